@@ -1,0 +1,1 @@
+"""The adapters that ship with netkit: one per HTTP stack."""

@@ -1,0 +1,1 @@
+"""netkit: plugin-based middleware for requests, httpx, httpx2 and aiohttp."""

@@ -1,0 +1,1 @@
+"""Public test kit: a mock GPU backend, scripted faults, and the conformance suite."""
