@@ -1,0 +1,152 @@
+"""The runtime of asynchronous stacks: asyncio, and trio where httpx runs on it.
+
+Rules of this file:
+
+- The loop is looked up at each wait, never kept by the runtime: one client may serve several loops in turn.
+- An event belongs to the loop in which it was made; `set()` from elsewhere goes through that loop's own door.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+__all__ = ["Asyncio"]
+
+T = TypeVar("T")
+log = logging.getLogger("netkit")
+
+
+class _LoopEvent:
+    __slots__ = ("_loop", "_set", "_thread", "_waiters")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._thread = threading.get_ident()
+        self._set = False
+        self._waiters: list[asyncio.Future[None]] | None = None
+
+    def set(self) -> None:
+        if threading.get_ident() == self._thread:
+            self._wake()
+            return
+        try:
+            self._loop.call_soon_threadsafe(self._wake)
+        except RuntimeError:
+            # That loop is closed: nobody is left in it to wake. The flag still tells a later look.
+            self._set = True
+
+    def _wake(self) -> None:
+        self._set = True
+        waiters, self._waiters = self._waiters, None
+        for waiter in waiters or ():
+            if not waiter.done():
+                waiter.set_result(None)
+
+    def is_set(self) -> bool:
+        return self._set
+
+    async def wait(self, timeout: float | None = None) -> bool:
+        if self._set:
+            return True
+        waiter = self._loop.create_future()
+        if self._waiters is None:
+            self._waiters = []
+        self._waiters.append(waiter)
+        timer = None if timeout is None else self._loop.call_later(max(0.0, timeout), _finish, waiter)
+        try:
+            await waiter
+        finally:
+            if timer is not None:
+                timer.cancel()
+            if self._waiters is not None and waiter in self._waiters:
+                self._waiters.remove(waiter)
+        return self._set
+
+
+def _finish(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)
+
+
+class _Pool:
+    """The bounded worker pool for offloaded work; a forked child starts its own."""
+
+    def __init__(self) -> None:
+        self._executor: concurrent.futures.ThreadPoolExecutor | None = None
+        self._lock = threading.Lock()
+
+    def get(self) -> concurrent.futures.ThreadPoolExecutor:
+        with self._lock:
+            if self._executor is None:
+                workers = min(8, (os.cpu_count() or 1) + 1)
+                self._executor = concurrent.futures.ThreadPoolExecutor(workers, thread_name_prefix="netkit-offload")
+            return self._executor
+
+
+_pool = _Pool()
+
+
+def _fresh_pool() -> None:
+    global _pool
+    _pool = _Pool()
+
+
+os.register_at_fork(after_in_child=_fresh_pool)
+
+
+class Asyncio:
+    """Waits by suspending the calling task. One instance serves any number of loops."""
+
+    name = "asyncio"
+
+    def __init__(self) -> None:
+        self._spawned: set[asyncio.Task[Any]] = set()
+
+    def now(self) -> float:
+        return time.monotonic()
+
+    async def sleep(self, seconds: float) -> None:
+        if asyncio._get_running_loop() is None:
+            await _trio().sleep(seconds)
+        else:
+            await asyncio.sleep(max(0.0, seconds))
+
+    def event(self) -> Any:
+        loop = asyncio._get_running_loop()
+        return _trio().event() if loop is None else _LoopEvent(loop)
+
+    async def offload(self, function: Callable[..., T], *args: Any) -> T:
+        loop = asyncio._get_running_loop()
+        if loop is None:
+            result: T = await _trio().offload(function, *args)
+            return result
+        return await loop.run_in_executor(_pool.get(), function, *args)
+
+    def spawn(self, coroutine: Coroutine[Any, Any, Any], *, name: str) -> Any:
+        if asyncio._get_running_loop() is None:
+            return _trio().spawn(coroutine, name=name)
+        task = asyncio.get_running_loop().create_task(coroutine, name=f"netkit-{name}")
+        self._spawned.add(task)
+        task.add_done_callback(self._reap)
+        return task
+
+    def _reap(self, task: asyncio.Task[Any]) -> None:
+        self._spawned.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("netkit: %s failed", task.get_name(), exc_info=error)
+
+    def __repr__(self) -> str:
+        return "<Asyncio>"
+
+
+def _trio() -> Any:
+    from netkit.runtime import _trio as runtime
+
+    return runtime

@@ -1,0 +1,61 @@
+"""The contract that every runtime keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from typing import Any, Protocol, TypeVar
+
+__all__ = ["Event", "Runtime", "Spawned"]
+
+T = TypeVar("T")
+
+
+class Event(Protocol):
+    """A flag that one or more callers wait for. Once set it stays set."""
+
+    def set(self) -> None:
+        """Wake every waiter. Safe from any thread and any loop, also from one that is not the waiter's."""
+        ...
+
+    def is_set(self) -> bool: ...
+
+    async def wait(self, timeout: float | None = None) -> bool:
+        """Wait until set, at most `timeout` seconds (None: without limit). Returns whether it is set."""
+        ...
+
+
+class Spawned(Protocol):
+    """Work that outlives the call that started it."""
+
+    def cancel(self) -> None:
+        """Ask it to stop. In threads this reaches the work at its next wait through the runtime."""
+        ...
+
+    def done(self) -> bool: ...
+
+
+class Runtime(Protocol):
+    """How a layer waits. One instance serves a whole session."""
+
+    @property
+    def name(self) -> str:
+        """ "threads", "asyncio" or "scripted"."""
+        ...
+
+    def now(self) -> float:
+        """Monotonic seconds. Wall-clock jumps do not show."""
+        ...
+
+    async def sleep(self, seconds: float) -> None:
+        """Wait `seconds`; 0 or less lets others run first where there are others."""
+        ...
+
+    def event(self) -> Event: ...
+
+    async def offload(self, function: Callable[..., T], *args: Any) -> T:
+        """Run blocking or CPU-heavy work off the caller's loop. In threads the caller itself runs it."""
+        ...
+
+    def spawn(self, coroutine: Coroutine[Any, Any, Any], *, name: str) -> Spawned:
+        """Start work that must outlive its caller (a batch flush). Its exceptions are logged, never lost."""
+        ...
