@@ -1,0 +1,225 @@
+"""What an adapter holds for each session: its configuration, its composed chains, its counters.
+
+Rules of this file:
+
+- Chains are composed once per plan and kept; a request without routes or overrides finds its chain by one
+  attribute access.
+- One layer instance serves every chain of a session that uses it with the same options, so that state (a breaker,
+  a budget, a queue) is shared between routes.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, Final
+
+from netkit.config import Config, PluginSettings
+from netkit.errors import ConfigError, PluginError
+from netkit.events import CallEnded, CallStarted, Emitter
+from netkit.flow import Layer, Send, compose
+from netkit.plugins import Context, Registration, Registry, registry
+from netkit.stats import Call, Meter, PoolStats, Stats
+
+if TYPE_CHECKING:
+    from netkit.config import Plan
+    from netkit.messages import Request
+    from netkit.pooling import NativePool
+    from netkit.runtime import Runtime
+
+__all__ = ["Edge", "overrides"]
+
+MAX_CHAINS: Final = 256
+"""Distinct (routes, overrides) pairs kept per session; beyond it the oldest is composed anew when needed."""
+
+
+class _Overrides:
+    """One frozen set of overrides; its identity is part of a chain's key, so equal sets must be one object."""
+
+    __slots__ = ("key", "plugins")
+
+    def __init__(self, plugins: Mapping[str, Any]) -> None:
+        self.plugins = plugins
+        self.key = repr(sorted((name, _frozen(value)) for name, value in plugins.items()))
+
+
+def _frozen(value: Any) -> Any:
+    return sorted((key, repr(item)) for key, item in value.items()) if isinstance(value, Mapping) else repr(value)
+
+
+_overrides: ContextVar[_Overrides | None] = ContextVar("netkit_overrides", default=None)
+
+
+@contextmanager
+def overrides(**plugins: PluginSettings) -> Iterator[None]:
+    """Change plugins for the calls made inside, on every stack.
+
+    Example::
+
+        with netkit.overrides(retry={"attempts": 1}, cache=False):
+            session.get(url)
+
+    True switches a plugin on with its configured options, False off, a table changes single options. Nested uses
+    add up, the inner one wins. It follows the context: threads started inside do not inherit it, tasks do.
+    Raises `ConfigError` at once for an unknown plugin or option.
+    """
+    Config().with_plugins(plugins, source="overrides").check(registry())
+    outer = _overrides.get()
+    merged: dict[str, Any] = dict(outer.plugins) if outer else {}
+    for name, value in plugins.items():
+        known = merged.get(name)
+        merged[name] = {**known, **value} if isinstance(known, Mapping) and isinstance(value, Mapping) else value
+    token = _overrides.set(_Overrides(merged))
+    try:
+        yield
+    finally:
+        _overrides.reset(token)
+
+
+class Edge:
+    """The netkit side of one session or client.
+
+    `terminal` sends a request through the stack's own transport; `runtime` is how layers wait there.
+    """
+
+    def __init__(
+        self,
+        *,
+        stack: str,
+        runtime: Runtime,
+        terminal: Send,
+        plugins: Mapping[str, PluginSettings] | None = None,
+        config: Config | str | None = None,
+        pool: NativePool | None = None,
+        known: Registry | None = None,
+    ) -> None:
+        self._registry = known or registry()
+        loaded = config if isinstance(config, Config) else Config.load(config)
+        self.config = loaded.with_plugins(plugins or {}, source="arguments")
+        self.meter = Meter()
+        self.emit = Emitter()
+        self.pool = pool
+        self.stack = stack
+        self._terminal = terminal
+        self._context = Context(runtime=runtime, emit=self.emit, stack=stack, meter=self.meter, pool=pool)
+        self._instances: dict[tuple[str, Any], Layer] = {}
+        self._chains: dict[tuple[tuple[int, ...], str], Send] = {}
+        self._lock = threading.RLock()
+        self._has_routes = bool(self.config.routes)
+        self.config.check(self._registry)
+        self._default = self._compose(self.config.plan(self._registry))
+
+    def select(self, url: str) -> Send:
+        """The chain for a request to `url` in the present context."""
+        override = _overrides.get()
+        if override is None and not self._has_routes:
+            return self._default
+        routes = self.config.matching_routes(url) if self._has_routes else ()
+        key = (routes, override.key if override else "")
+        chain = self._chains.get(key)
+        if chain is None:
+            plan = self.config.plan(self._registry, routes=routes, overrides=override.plugins if override else None)
+            with self._lock:
+                if len(self._chains) >= MAX_CHAINS:
+                    del self._chains[next(iter(self._chains))]
+                chain = self._chains[key] = self._compose(plan)
+        return chain
+
+    def begin(self, request: Request) -> Call:
+        """Start a call's clock; the adapter ends it through `finish` or the body's observers."""
+        call = self.meter.begin()
+        if self.emit:
+            self.emit(CallStarted(time=call.started, method=request.method, origin=origin_of(request.url)))
+        return call
+
+    def tell_end(self, request: Request, call: Call, status: int | None) -> Callable[[BaseException | None], None]:
+        """An `on_end` observer that stops the clock, and tells listeners where there are any."""
+        if not self.emit:
+            return call.end
+
+        def end(error: BaseException | None) -> None:
+            call.end(error)
+            now = self._context.runtime.now()
+            self.emit(
+                CallEnded(
+                    time=now,
+                    method=request.method,
+                    origin=origin_of(request.url),
+                    status=status,
+                    error=None if error is None else type(error).__name__,
+                    attempts=call.attempts,
+                    seconds=now - call.started,
+                )
+            )
+
+        return end
+
+    def stats(self) -> Stats:
+        """A frozen snapshot of everything that this session counts."""
+        sections: dict[str, Any] = {}
+        for (name, _), layer in list(self._instances.items()):
+            report = getattr(layer, "stats", None)
+            if report is not None:
+                sections[name] = report()
+        pool = sections.pop("pool", None)
+        if pool is None:
+            counts = self.pool.counts() if self.pool is not None else None
+            pool = (
+                PoolStats()
+                if counts is None
+                else PoolStats(
+                    open=counts.open,
+                    idle=counts.idle,
+                    in_use=counts.in_use,
+                    opened_total=counts.opened_total,
+                    discarded_stale=counts.discarded_stale,
+                )
+            )
+        return Stats(
+            requests=self.meter.requests(),
+            latency=self.meter.latency(),
+            first_byte=self.meter.first_byte(),
+            pool=pool,
+            plugins=sections,
+        )
+
+    def close(self) -> None:
+        """Let layers drop what they hold. The session stays usable where its stack allows that."""
+        for layer in list(self._instances.values()):
+            close = getattr(layer, "close", None)
+            if close is not None:
+                close()
+
+    def _compose(self, plan: Plan) -> Send:
+        return compose([self._instance(step.registration, step.options) for step in plan.steps], self._terminal)
+
+    def _instance(self, registration: Registration, options: Any) -> Layer:
+        key = (registration.name, options)
+        try:
+            known = self._instances.get(key)
+        except TypeError as error:
+            raise PluginError(f"plugin {registration.name!r}: options must be hashable: {error}") from error
+        if known is not None:
+            return known
+        with self._lock:
+            try:
+                layer = registration.factory(options, self._context)
+            except (ConfigError, PluginError):
+                raise
+            except Exception as error:
+                raise PluginError(f"plugin {registration.name!r} failed to build its layer: {error}") from error
+            for observer in self._registry.observers(registration.name):
+                self.emit.add(lambda event, observer=observer: observer(event=event))
+            self._instances[key] = layer
+        return layer
+
+    def __repr__(self) -> str:
+        return f"<Edge {self.stack} {[name for name, _ in self._instances]}>"
+
+
+def origin_of(url: str) -> str:
+    """scheme://host:port of a URL, without credentials, path and query."""
+    scheme, _, rest = url.partition("://")
+    return f"{scheme}://{rest.partition('/')[0].partition('?')[0].partition('#')[0].rpartition('@')[2]}"

@@ -1,0 +1,121 @@
+"""What netkit tells those who listen: small frozen events, made only when somebody does.
+
+Example::
+
+    def show(event):
+        print(event)
+
+    remove = netkit.listen(session, show)
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+__all__ = [
+    "AttemptFailed",
+    "CallEnded",
+    "CallStarted",
+    "ConnectionDiscarded",
+    "Emitter",
+    "Event",
+    "RetryDenied",
+    "RetryScheduled",
+]
+
+log = logging.getLogger("netkit")
+
+
+class Event(msgspec.Struct, frozen=True, kw_only=True):
+    """Base of all events. `time` is the monotonic time in seconds at which it happened."""
+
+    time: float
+
+
+class CallStarted(Event, frozen=True, kw_only=True):
+    """A request entered the chain."""
+
+    method: str
+    origin: str
+
+
+class CallEnded(Event, frozen=True, kw_only=True):
+    """A call's life is over: body read to its end, closed, or failed. `seconds` runs from its start."""
+
+    method: str
+    origin: str
+    status: int | None
+    error: str | None
+    attempts: int
+    seconds: float
+
+
+class AttemptFailed(Event, frozen=True, kw_only=True):
+    """One attempt failed; `kind` and `verdict` are the values of FailureKind and Verdict."""
+
+    origin: str
+    kind: str
+    verdict: str
+
+
+class RetryScheduled(Event, frozen=True, kw_only=True):
+    """Attempt `attempt` (2 is the first retry) will be sent after `delay` seconds."""
+
+    origin: str
+    attempt: int
+    delay: float
+    reason: str
+
+
+class RetryDenied(Event, frozen=True, kw_only=True):
+    """A retry was due by policy but is not sent; `reason` is "budget", "body", "retry-after" or "unsafe"."""
+
+    origin: str
+    attempt: int
+    reason: str
+
+
+class ConnectionDiscarded(Event, frozen=True, kw_only=True):
+    """A pooled connection was closed instead of reused: "stale", "idle", "lifetime" or "max_requests"."""
+
+    origin: str
+    reason: str
+
+
+class Emitter:
+    """Hands events to listeners. False while nobody listens, so that layers can skip making the event.
+
+    ::
+
+        if emit:
+            emit(RetryScheduled(...))
+    """
+
+    __slots__ = ("_listeners",)
+
+    def __init__(self) -> None:
+        self._listeners: tuple[Callable[[Any], None], ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self._listeners)
+
+    def __call__(self, event: Event) -> None:
+        for listener in self._listeners:
+            try:
+                listener(event)
+            except Exception:
+                # A listener watches; what it does wrong must not change what the caller gets.
+                log.exception("netkit: a listener failed on %s", type(event).__name__)
+
+    def add(self, listener: Callable[[Any], None]) -> Callable[[], None]:
+        """Register `listener`; the returned function removes it (once; later calls do nothing)."""
+        self._listeners = (*self._listeners, listener)
+
+        def remove() -> None:
+            self._listeners = tuple(known for known in self._listeners if known is not listener)
+
+        return remove

@@ -1,0 +1,221 @@
+"""Finding plugins: the built-in table, entry points, and what each registers.
+
+Rules of this file:
+
+- A plugin's module is imported when its name is first used in a plan, a config table or an argument; never before.
+- pluggy collects registrations and checks signatures; it never runs a request.
+- Every failure names the plugin.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import threading
+from collections.abc import Callable
+from importlib.metadata import entry_points
+from typing import TYPE_CHECKING, Any, Final
+
+import pluggy
+
+from netkit.errors import PluginError
+from netkit.hookspecs import PROJECT, Hooks
+
+if TYPE_CHECKING:
+    from netkit.events import Emitter
+    from netkit.flow import Layer
+    from netkit.pooling import NativePool
+    from netkit.runtime import Runtime
+    from netkit.stats import Meter
+
+__all__ = ["DEFAULT_LAYERS", "DEFAULT_PLUGINS", "TRANSPORTS", "Context", "Registration", "Registry", "registry"]
+
+DEFAULT_PLUGINS: Final[dict[str, str]] = {
+    "retry": "netkit_plugins.retry",
+    "pool": "netkit_plugins.pool",
+}
+"""Built-in plugins: name → module."""
+
+DEFAULT_LAYERS: Final[tuple[str, ...]] = (
+    "telemetry",
+    "deadline",
+    "cache",
+    "coalesce",
+    "image",
+    "batch",
+    "limit",
+    "retry",
+    "hedge",
+    "balance",
+    "breaker",
+)
+"""The order of layers, outermost first. `layers = […]` in the configuration replaces it; nothing reorders it."""
+
+TRANSPORTS: Final[tuple[str, ...]] = ("http2", "pool")
+"""Innermost, in this order, around the stack's own transport."""
+
+ENTRY_POINT_GROUP: Final = "netkit"
+
+
+@dataclasses.dataclass(frozen=True)
+class Context:
+    """What a factory gets besides its options.
+
+    `runtime` is how its layer waits; `emit` tells listeners (false while there are none); `pool` is the stack's
+    own connection pool where it has one that can be driven; `meter` counts retries; `stack` is "requests", "httpx", "httpx2" or
+    "aiohttp".
+    """
+
+    runtime: Runtime
+    emit: Emitter
+    stack: str
+    meter: Meter
+    pool: NativePool | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Registration:
+    """One layer or transport that a plugin brings.
+
+    `factory(options, context)` returns the layer: an `async def (request, send)` or a callable object, which may also
+    have `stats()` (its section of `netkit.stats()`) and `close()`. `options` is a frozen dataclass whose fields, types and defaults
+    are the plugin's configuration. `kind` is "layer" or "transport". `implicit` holds the options that apply when
+    nobody configured the plugin: None means it is off until asked for. `request_headers` names the headers that it
+    may add or change on the wire. `summary` is one line for `netkit plugins`.
+    """
+
+    name: str
+    factory: Callable[[Any, Context], Layer]
+    options: type
+    kind: str
+    implicit: Any
+    request_headers: tuple[str, ...]
+    summary: str
+    module: str
+
+
+class Registry:
+    """Every known plugin by name; loads on demand. One per process is enough (`registry()`); tests make their own."""
+
+    def __init__(self, builtin: dict[str, str] | None = None, *, use_entry_points: bool = True) -> None:
+        self._builtin = DEFAULT_PLUGINS if builtin is None else builtin
+        self._use_entry_points = use_entry_points
+        self._pluggy = pluggy.PluginManager(PROJECT)
+        self._pluggy.add_hookspecs(Hooks)
+        self._registrations: dict[str, Registration] = {}
+        self._loaded: set[str] = set()
+        self._lock = threading.RLock()
+        self._entry_points: dict[str, Any] | None = None
+
+    def names(self) -> list[str]:
+        """Every name that can be used, loaded or not: built-ins in order, then third parties by name."""
+        third = sorted(set(self._third_party()) | set(self._registrations))
+        return [*self._builtin, *(name for name in third if name not in self._builtin)]
+
+    def get(self, name: str) -> Registration:
+        """The registration of `name`, loading its module if need be. Raises KeyError when nobody offers it,
+        PluginError when its module is broken."""
+        with self._lock:
+            if name not in self._registrations:
+                self._load(name)
+            return self._registrations[name]
+
+    def register(self, plugin: Any, name: str | None = None) -> None:
+        """Add a plugin object (a module with hook implementations) by hand."""
+        with self._lock:
+            self._collect(plugin, name or str(getattr(plugin, "__name__", repr(plugin))))
+
+    def observers(self, name: str) -> list[Callable[[Any], None]]:
+        """The `netkit_event` implementations of the plugin that brought `name`."""
+        module = self.get(name).module
+        plugin = self._pluggy.get_plugin(module)
+        found: list[Callable[..., Any]] = [
+            implementation.function
+            for implementation in self._pluggy.hook.netkit_event.get_hookimpls()
+            if implementation.plugin is plugin
+        ]
+        return found
+
+    def _third_party(self) -> dict[str, Any]:
+        if not self._use_entry_points:
+            return {}
+        if self._entry_points is None:
+            self._entry_points = {entry.name: entry for entry in entry_points(group=ENTRY_POINT_GROUP)}
+        return self._entry_points
+
+    def _load(self, name: str) -> None:
+        if name in self._builtin:
+            module = self._builtin[name]
+            load: Callable[[], Any] = lambda: importlib.import_module(module)  # noqa: E731
+        elif name in self._third_party():
+            entry = self._third_party()[name]
+            module = entry.value
+            load = entry.load
+        else:
+            raise KeyError(name)
+        if module in self._loaded:
+            raise PluginError(f"plugin {module!r} does not register {name!r}")
+        try:
+            plugin = load()
+        except Exception as error:
+            raise PluginError(f"plugin {name!r} ({module}) cannot be imported: {error}") from error
+        self._collect(plugin, module)
+        if name not in self._registrations:
+            raise PluginError(f"plugin {module!r} does not register {name!r}")
+
+    def _collect(self, plugin: Any, module: str) -> None:
+        if module in self._loaded:
+            return
+        try:
+            self._pluggy.register(plugin, name=module)
+            self._pluggy.check_pending()
+        except (ValueError, pluggy.PluginValidationError) as error:
+            if self._pluggy.has_plugin(module):
+                self._pluggy.unregister(name=module)
+            raise PluginError(f"plugin {module!r} is not valid: {error}") from error
+        self._loaded.add(module)
+        for implementation in self._pluggy.hook.netkit_register.get_hookimpls():
+            if implementation.plugin is plugin:
+                self._call(implementation.function, module)
+
+    def _call(self, register_hook: Callable[..., object], module: str) -> None:
+        def register(
+            name: str,
+            factory: Callable[[Any, Context], Layer],
+            *,
+            options: type,
+            kind: str = "layer",
+            implicit: Any = None,
+            request_headers: tuple[str, ...] = (),
+            summary: str = "",
+        ) -> None:
+            if name in self._registrations:
+                owner = self._registrations[name].module
+                raise PluginError(f"plugin {module!r} registers {name!r}, which {owner!r} already brings")
+            if kind not in ("layer", "transport"):
+                raise PluginError(f"plugin {module!r}: kind of {name!r} is {kind!r}, not 'layer' or 'transport'")
+            if not dataclasses.is_dataclass(options) or not options.__dataclass_params__.frozen:  # type: ignore[attr-defined]
+                raise PluginError(f"plugin {module!r}: options of {name!r} must be a frozen dataclass")
+            self._registrations[name] = Registration(
+                name, factory, options, kind, implicit, request_headers, summary, module
+            )
+
+        try:
+            register_hook(register)
+        except PluginError:
+            raise
+        except Exception as error:
+            raise PluginError(f"plugin {module!r} failed in netkit_register: {error}") from error
+
+
+_registry: Registry | None = None
+_registry_lock = threading.Lock()
+
+
+def registry() -> Registry:
+    """The process-wide registry."""
+    global _registry
+    with _registry_lock:
+        if _registry is None:
+            _registry = Registry()
+        return _registry
