@@ -28,7 +28,16 @@ if TYPE_CHECKING:
     from netkit.runtime import Runtime
     from netkit.stats import Meter
 
-__all__ = ["DEFAULT_LAYERS", "DEFAULT_PLUGINS", "TRANSPORTS", "Context", "Registration", "Registry", "registry"]
+__all__ = [
+    "DEFAULT_LAYERS",
+    "DEFAULT_PLUGINS",
+    "IMPLICIT_PLUGINS",
+    "TRANSPORTS",
+    "Context",
+    "Registration",
+    "Registry",
+    "registry",
+]
 
 DEFAULT_PLUGINS: Final[dict[str, str]] = {
     "retry": "netkit_plugins.retry",
@@ -53,6 +62,10 @@ DEFAULT_LAYERS: Final[tuple[str, ...]] = (
 
 TRANSPORTS: Final[tuple[str, ...]] = ("http2", "pool")
 """Innermost, in this order, around the stack's own transport."""
+
+IMPLICIT_PLUGINS: Final[tuple[str, ...]] = ("retry", "http2", "pool")
+"""Built-ins that may be on without being asked for. The rest is not even imported to find out: installing a package
+never changes anybody's traffic by itself."""
 
 ENTRY_POINT_GROUP: Final = "netkit"
 
@@ -104,6 +117,7 @@ class Registry:
         self._pluggy.add_hookspecs(Hooks)
         self._registrations: dict[str, Registration] = {}
         self._loaded: set[str] = set()
+        self._by_hand: set[str] = set()
         self._lock = threading.RLock()
         self._entry_points: dict[str, Any] | None = None
 
@@ -123,7 +137,18 @@ class Registry:
     def register(self, plugin: Any, name: str | None = None) -> None:
         """Add a plugin object (a module with hook implementations) by hand."""
         with self._lock:
+            before = set(self._registrations)
             self._collect(plugin, name or str(getattr(plugin, "__name__", repr(plugin))))
+            self._by_hand.update(set(self._registrations) - before)
+
+    def by_hand(self, name: str) -> bool:
+        """Whether `name` came through `register`: it is here, and asking for it imports nothing."""
+        return name in self._by_hand
+
+    def implicit(self) -> list[Registration]:
+        """What is on when nobody configured anything: of `IMPLICIT_PLUGINS` and of plugins registered by hand."""
+        names = [name for name in self.names() if name in IMPLICIT_PLUGINS or self.by_hand(name)]
+        return [found for found in map(self.get, names) if found.implicit is not None]
 
     def observers(self, name: str) -> list[Callable[[Any], None]]:
         """The `netkit_event` implementations of the plugin that brought `name`."""
