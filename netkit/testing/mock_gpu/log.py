@@ -132,6 +132,7 @@ class Log:
         self._changed = threading.Condition(self._lock)
         self._listeners: set[Callable[[], None]] = set()
         self._waiting = 0
+        self._version = 0
         self._requests: dict[int, Exchange | RequestRecord] = {}
         self._connections: dict[int, Callable[[], ConnectionRecord] | ConnectionRecord] = {}
         self._events: deque[EventRecord] = deque(maxlen=size)
@@ -176,16 +177,17 @@ class Log:
             TimeoutError: not true within `timeout` seconds; the message shows the log's tail.
         """
         deadline = time.monotonic() + timeout
-        with self._lock:
-            self._waiting += 1
-            try:
-                while not predicate(self):
-                    left = deadline - time.monotonic()
-                    if left <= 0:
+        while True:
+            version = self._version
+            if predicate(self):  # without the lock: it may ask the server for more than the log
+                return
+            with self._changed:
+                self._waiting += 1
+                try:
+                    if self._version == version and not self._changed.wait(deadline - time.monotonic()):
                         raise TimeoutError(self._missed(timeout))
-                    self._changed.wait(left)
-            finally:
-                self._waiting -= 1
+                finally:
+                    self._waiting -= 1
 
     async def wait_async(self, predicate: Callable[[Log], object], timeout: float = 10.0) -> None:
         """The same for a task of any event loop."""
@@ -262,6 +264,7 @@ class Log:
             self._tell()
 
     def _tell(self) -> None:
+        self._version += 1
         if self._waiting:
             self._changed.notify_all()
         for listener in tuple(self._listeners):

@@ -1,6 +1,6 @@
-"""Vectors that prove their input: a fixed function of the text, the tokens or the picture asked about.
+"""What the server answers, as functions that tests call too: an answer proves the input that it belongs to.
 
-Every component is a multiple of 1/128 in [-1, 1), so it is exact as a double, as a little-endian f32 and in JSON:
+Every component of a vector is a multiple of 1/128 in [-1, 1), so it is exact as a double, as a little-endian f32 and in JSON:
 tests compare with `==`.
 """
 
@@ -14,7 +14,7 @@ from functools import lru_cache
 
 import msgspec
 
-__all__ = ["encoded_vector", "expected_vector", "vector_json"]
+__all__ = ["encoded_vector", "expected_bytes", "expected_tokens", "expected_vector", "vector_json"]
 
 Input = str | bytes | Sequence[int] | Mapping[str, object]
 """A text, raw bytes, one token array, or a JSON object (a GME item, a content part)."""
@@ -41,6 +41,27 @@ def encoded_vector(text_or_tokens: Input, *, dimensions: int = 8) -> str:
 def vector_json(value: Input, dimensions: int) -> msgspec.Raw:
     """The same vector as ready JSON, remembered, because benchmarks ask for the same texts again and again."""
     return _json(_identity(value), dimensions)
+
+
+def expected_tokens(messages: object, count: int) -> list[str]:
+    """The tokens that `/v1/chat/completions` answers to these messages (a prompt text for `/v1/completions`).
+
+    The answer's text is `"".join(expected_tokens(messages, n))`.
+    """
+    seed = hashlib.sha256(msgspec.json.encode(messages, order="deterministic")).digest()
+    return [hashlib.sha256(seed + number.to_bytes(4, "big")).hexdigest()[:4] + " " for number in range(count)]
+
+
+def expected_bytes(size: int, offset: int = 0) -> bytes:
+    """`size` bytes of the content that `/bytes/N` gives, from `offset` on. No two 32-byte blocks of a MiB are equal."""
+    block = _block()
+    start = offset % len(block)
+    return (block * ((start + size) // len(block) + 1))[start : start + size]
+
+
+@lru_cache(maxsize=1)
+def _block() -> bytes:
+    return b"".join(hashlib.sha256(number.to_bytes(4, "big")).digest() for number in range(32768))
 
 
 def _identity(value: Input) -> bytes:
