@@ -14,8 +14,10 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from netkit import fork
 from netkit.config import Config, PluginSettings
 from netkit.errors import ConfigError, PluginError
 from netkit.events import CallEnded, CallStarted, Emitter
@@ -25,6 +27,7 @@ from netkit.stats import Call, Meter, PoolStats, Stats
 
 if TYPE_CHECKING:
     from netkit.config import Plan
+    from netkit.events import Event
     from netkit.messages import Request
     from netkit.pooling import NativePool
     from netkit.runtime import Runtime
@@ -107,9 +110,13 @@ class Edge:
         self._instances: dict[tuple[str, Any], Layer] = {}
         self._chains: dict[tuple[tuple[int, ...], str], Send] = {}
         self._lock = threading.RLock()
+        fork.register(self)
         self._has_routes = bool(self.config.routes)
         self.config.check(self._registry)
         self._default = self._compose(self.config.plan(self._registry))
+
+    def after_fork_in_child(self) -> None:
+        self._lock = threading.RLock()
 
     def select(self, url: str) -> Send:
         """The chain for a request to `url` in the present context."""
@@ -211,12 +218,16 @@ class Edge:
             except Exception as error:
                 raise PluginError(f"plugin {registration.name!r} failed to build its layer: {error}") from error
             for observer in self._registry.observers(registration.name):
-                self.emit.add(lambda event, observer=observer: observer(event=event))
+                self.emit.add(partial(_observe, observer))
             self._instances[key] = layer
         return layer
 
     def __repr__(self) -> str:
         return f"<Edge {self.stack} {[name for name, _ in self._instances]}>"
+
+
+def _observe(observer: Callable[..., None], event: Event) -> None:
+    observer(event=event)
 
 
 def origin_of(url: str) -> str:

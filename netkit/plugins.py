@@ -75,8 +75,8 @@ class Context:
     """What a factory gets besides its options.
 
     `runtime` is how its layer waits; `emit` tells listeners (false while there are none); `pool` is the stack's
-    own connection pool where it has one that can be driven; `meter` counts retries; `stack` is "requests", "httpx", "httpx2" or
-    "aiohttp".
+    own connection pool where it has one that can be driven; `meter` counts retries; `stack` is
+    "requests", "httpx", "httpx2" or "aiohttp".
     """
 
     runtime: Runtime
@@ -90,9 +90,9 @@ class Context:
 class Registration:
     """One layer or transport that a plugin brings.
 
-    `factory(options, context)` returns the layer: an `async def (request, send)` or a callable object, which may also
-    have `stats()` (its section of `netkit.stats()`) and `close()`. `options` is a frozen dataclass whose fields, types and defaults
-    are the plugin's configuration. `kind` is "layer" or "transport". `implicit` holds the options that apply when
+    `factory(options, context)` returns the layer: an `async def (request, send)` or a callable object, which may
+    also have `stats()` (its section of `netkit.stats()`) and `close()`. `options` is a frozen dataclass whose
+    fields, types and defaults are the plugin's configuration. `kind` is "layer" or "transport". `implicit` holds the options that apply when
     nobody configured the plugin: None means it is off until asked for. `request_headers` names the headers that it
     may add or change on the wire. `summary` is one line for `netkit plugins`.
     """
@@ -219,7 +219,7 @@ class Registry:
                 raise PluginError(f"plugin {module!r} registers {name!r}, which {owner!r} already brings")
             if kind not in ("layer", "transport"):
                 raise PluginError(f"plugin {module!r}: kind of {name!r} is {kind!r}, not 'layer' or 'transport'")
-            if not dataclasses.is_dataclass(options) or not options.__dataclass_params__.frozen:  # type: ignore[attr-defined]
+            if not getattr(getattr(options, "__dataclass_params__", None), "frozen", False):
                 raise PluginError(f"plugin {module!r}: options of {name!r} must be a frozen dataclass")
             self._registrations[name] = Registration(
                 name, factory, options, kind, implicit, request_headers, summary, module

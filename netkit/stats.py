@@ -16,6 +16,7 @@ from typing import Any, Final
 
 import msgspec
 
+from netkit import fork
 from netkit.errors import BodyClosed
 
 __all__ = ["Call", "Latency", "Meter", "PoolStats", "RequestStats", "Stats"]
@@ -111,6 +112,12 @@ class Meter:
         self._latencies: deque[float] = deque(maxlen=WINDOW)
         self._first_bytes: deque[float] = deque(maxlen=WINDOW)
         self._ends: deque[float] = deque(maxlen=WINDOW)
+        fork.register(self)
+
+    def after_fork_in_child(self) -> None:
+        # The parent's calls in flight are not the child's; the lock may have been held by a thread that is not here.
+        self._lock = threading.Lock()
+        self._ended = self._total
 
     def begin(self) -> Call:
         with self._lock:

@@ -1,0 +1,41 @@
+"""netkit under requests: a drop-in `Session`, `attach` for existing ones, and the mirrored namespace."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from netkit_adapters.requests import api
+from netkit_adapters.requests.errors import (
+    BatchError,
+    CircuitOpen,
+    DeadlineExceeded,
+    ImageError,
+    PoolTimeout,
+    QueueFull,
+)
+from netkit_adapters.requests.session import Session, attach, detach, edge_of
+
+__all__ = [
+    "MIRROR",
+    "BatchError",
+    "CircuitOpen",
+    "DeadlineExceeded",
+    "ImageError",
+    "PoolTimeout",
+    "QueueFull",
+    "Session",
+    "attach",
+    "detach",
+    "edge_of",
+]
+
+_FUNCTIONS: Final = ("delete", "get", "head", "options", "patch", "post", "put", "request")
+
+MIRROR: Final[dict[str, Any]] = {
+    "Session": Session,
+    "session": api.session,
+    "sessions.Session": Session,
+    "sessions.session": api.session,
+    **{name: getattr(api, name) for name in _FUNCTIONS},
+    **{f"api.{name}": getattr(api, name) for name in _FUNCTIONS},
+}

@@ -1,0 +1,105 @@
+"""Watching a urllib3 response without replacing it.
+
+Rules of this file:
+
+- The caller keeps the very object that urllib3 made; only its class changes, to a subclass that also tells netkit.
+- A chunk is told as it is taken off the wire, before content decoding; nothing is merged, split or held back.
+- The end is told once: complete, failed, closed early, or collected as garbage.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from urllib3.response import HTTPResponse
+from urllib3.util.response import is_fp_closed
+
+from netkit.errors import BodyClosed
+from netkit.messages import ResponseBody
+from netkit_adapters.requests.errors import classify
+
+if TYPE_CHECKING:
+    import requests
+
+__all__ = ["NativeBody", "ObservedHTTPResponse"]
+
+DRAIN_LIMIT: Final = 65536
+"""Up to this many bytes an unwanted answer is read to keep its connection; beyond it the connection is closed."""
+
+
+class ObservedHTTPResponse(HTTPResponse):
+    """A urllib3 response whose body netkit watches."""
+
+    _netkit_body: NativeBody
+
+    def _raw_read(self, amt: int | None = None, *, read1: bool = False) -> bytes:
+        data = super()._raw_read(amt, read1=read1)
+        return self._netkit_body.chunk(data) if data else data
+
+    def _handle_chunk(self, amt: int | None) -> bytes:
+        data = super()._handle_chunk(amt)
+        return self._netkit_body.chunk(data) if data else data
+
+    @contextmanager
+    def _error_catcher(self) -> Iterator[None]:
+        try:
+            with super()._error_catcher():
+                yield
+        except GeneratorExit:
+            self._netkit_body.end(BodyClosed("left before its end"))
+            raise
+        except BaseException as error:
+            self._netkit_body.end(error)
+            raise
+        if is_fp_closed(self._fp):
+            self._netkit_body.end()
+
+    def close(self) -> None:
+        super().close()
+        self._netkit_body.end(BodyClosed("closed before its end"))
+
+
+class NativeBody(ResponseBody):
+    """The body of a `requests.Response`."""
+
+    __slots__ = ("_native", "_watched")
+
+    def __init__(self, native: requests.Response) -> None:
+        super().__init__()
+        self._native = native
+        self._watched = False
+
+    def _observed(self) -> None:
+        if self._watched:
+            return
+        self._watched = True
+        raw: Any = self._native.raw
+        if self._native._content_consumed or type(raw) is not HTTPResponse:
+            # Already read, or a stand-in that cannot be watched: for netkit its life ends here.
+            self.end()
+            return
+        watched = cast(ObservedHTTPResponse, raw)
+        watched.__class__ = ObservedHTTPResponse
+        watched._netkit_body = self
+
+    async def read(self) -> bytes:
+        try:
+            return self._native.content or b""
+        except Exception as error:
+            failure = classify(error, processed=True)
+            if failure is None:
+                raise
+            raise failure from error
+
+    async def discard(self) -> None:
+        left = getattr(self._native.raw, "length_remaining", None)
+        try:
+            if left is not None and left <= DRAIN_LIMIT:
+                self._native.content  # noqa: B018 - reading is what frees the connection
+        except Exception:  # noqa: BLE001 - the answer was unwanted; closing is all that is left to do
+            pass
+        finally:
+            self._native.close()
+            self.end(BodyClosed("discarded"))

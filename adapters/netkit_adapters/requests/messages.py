@@ -1,0 +1,207 @@
+"""Between requests' prepared requests and responses and netkit's neutral ones.
+
+Rules of this file:
+
+- An unchanged request goes to the adapter as the same object with the same arguments.
+- A changed request is a copy; only what a layer changed is rebuilt.
+"""
+
+from __future__ import annotations
+
+import io
+from http.client import HTTPMessage, responses
+from typing import TYPE_CHECKING, Any
+
+import requests
+from requests.adapters import HTTPAdapter
+from requests.structures import CaseInsensitiveDict
+from requests.utils import rewind_body
+from urllib3 import HTTPHeaderDict
+from urllib3.response import HTTPResponse
+
+from netkit.headers import Headers
+from netkit.messages import NO_BODY, Body, Request, Response, Timeout
+from netkit_adapters.requests.body import NativeBody
+
+if TYPE_CHECKING:
+    from requests.adapters import BaseAdapter
+
+    from netkit.stats import Call
+    from netkit_adapters.requests.transport import Wiring
+
+__all__ = ["Exchange", "build_native", "to_request", "to_response"]
+
+
+class Exchange:
+    """One hop of a requests call: what `Request.native` holds."""
+
+    __slots__ = ("adapter", "arguments", "attempted", "call", "prepared", "request", "wiring")
+
+    def __init__(
+        self,
+        prepared: requests.PreparedRequest,
+        adapter: BaseAdapter,
+        arguments: dict[str, Any],
+        wiring: Wiring,
+    ) -> None:
+        self.prepared = prepared
+        self.adapter = adapter
+        self.arguments = arguments
+        self.wiring = wiring
+        self.attempted = False
+        self.request: Request
+        self.call: Call
+
+    def next_attempt(self, request: Request) -> tuple[BaseAdapter, requests.PreparedRequest, dict[str, Any]]:
+        """The adapter, prepared request and arguments for sending `request`, with its body at its beginning."""
+        adapter, prepared, arguments, original = self.adapter, self.prepared, self.arguments, self.request
+        if request is not original:
+            if request.url is not original.url:
+                adapter = self.wiring.pick(request.url)
+            prepared = self._rebuilt(request)
+            if request.timeout is not original.timeout:
+                arguments = {**arguments, "timeout": (request.timeout.connect, request.timeout.read)}
+        if self.attempted and request.body is original.body and original.body.content is None:
+            rewind_body(prepared)
+        self.attempted = True
+        return adapter, prepared, arguments
+
+    def _rebuilt(self, request: Request) -> requests.PreparedRequest:
+        original = self.request
+        same_headers = request._headers is original._headers
+        if (
+            same_headers
+            and request.url is original.url
+            and request.method is original.method
+            and request.body is original.body
+        ):
+            return self.prepared
+        prepared = self.prepared.copy()
+        prepared.method, prepared.url = request.method, request.url
+        if not same_headers:
+            merged: CaseInsensitiveDict[Any] = CaseInsensitiveDict()
+            for name in request.headers:
+                merged[_spelling(request.headers, name)] = request.headers[name]
+            prepared.headers = merged
+        if request.body is not original.body:
+            content = request.body.open()
+            prepared.body = content  # type: ignore[assignment]
+            prepared.headers.pop("Transfer-Encoding", None)
+            if request.body.size is not None:
+                prepared.headers["Content-Length"] = str(request.body.size)
+            else:
+                prepared.headers.pop("Content-Length", None)
+                prepared.headers["Transfer-Encoding"] = "chunked"
+        return prepared
+
+
+def _spelling(headers: Headers, lowered: str) -> str:
+    return next(name for name, _ in headers.items() if name.lower() == lowered)
+
+
+def to_request(
+    prepared: requests.PreparedRequest,
+    adapter: BaseAdapter,
+    arguments: dict[str, Any],
+    wiring: Wiring,
+) -> Request:
+    """The neutral form of one hop."""
+    exchange = Exchange(prepared, adapter, arguments, wiring)
+    request = Request(
+        prepared.method or "GET",
+        prepared.url or "",
+        lambda: Headers((_text(name), _text(value)) for name, value in (prepared.headers or {}).items()),
+        _body(prepared),
+        _timeout(arguments.get("timeout")),
+        {},
+        exchange,
+    )
+    exchange.request = request
+    return request
+
+
+def _text(value: str | bytes) -> str:
+    return value.decode("latin-1") if isinstance(value, bytes) else value
+
+
+def _body(prepared: requests.PreparedRequest) -> Body:
+    body: Any = prepared.body
+    if body is None:
+        return NO_BODY
+    if isinstance(body, bytes):
+        return Body.of(body)
+    if isinstance(body, str):
+        return Body.of(body.encode("utf-8"))
+    length = prepared.headers.get("Content-Length") if prepared.headers is not None else None
+    size = int(length) if length is not None and str(length).isdigit() else None
+    if isinstance(prepared._body_position, int) and hasattr(body, "seek"):
+
+        def reopen() -> Any:
+            rewind_body(prepared)
+            return body
+
+        return Body.reopenable(reopen, size)
+    return Body.one_shot(body, size)
+
+
+def _timeout(value: Any) -> Timeout:
+    if value is None:
+        return _NO_TIMEOUT
+    if isinstance(value, tuple):
+        return Timeout(*value) if len(value) == 2 else _NO_TIMEOUT
+    if isinstance(value, (int, float)):
+        return Timeout(value, value)
+    read = getattr(value, "read_timeout", None)
+    connect = getattr(value, "connect_timeout", None)
+    return Timeout(*(limit if isinstance(limit, (int, float)) else None for limit in (connect, read)))
+
+
+_NO_TIMEOUT = Timeout()
+
+
+def to_response(native: requests.Response) -> Response:
+    """The neutral form of what an adapter returned."""
+
+    def headers() -> Headers:
+        raw = getattr(native.raw, "headers", None)
+        source = raw if isinstance(raw, HTTPHeaderDict) else native.headers
+        return Headers(source.items())
+
+    return Response(native.status_code, headers, NativeBody(native), native=native)
+
+
+class _Original:
+    """Stands where urllib3 keeps http.client's response: requests takes cookies from its `msg`."""
+
+    def __init__(self, headers: Headers) -> None:
+        self.msg = HTTPMessage()
+        for name, value in headers.items():
+            self.msg.add_header(name, value)
+
+    def isclosed(self) -> bool:
+        return True
+
+    def close(self) -> None:
+        pass
+
+
+_builder = HTTPAdapter()
+
+
+def build_native(response: Response, content: bytes, prepared: requests.PreparedRequest) -> requests.Response:
+    """A real `requests.Response` for an answer that a layer gave by itself."""
+    original: Any = _Original(response.headers)
+    raw = HTTPResponse(
+        body=io.BytesIO(content),
+        headers=HTTPHeaderDict(response.headers.items()),
+        status=response.status,
+        version=20 if response.extensions.get("http_version") == "HTTP/2" else 11,
+        reason=responses.get(response.status, ""),
+        preload_content=False,
+        decode_content=False,
+        original_response=original,
+        enforce_content_length=False,
+        request_method=prepared.method,
+        request_url=prepared.url,
+    )
+    return _builder.build_response(prepared, raw)

@@ -1,0 +1,329 @@
+"""Driving urllib3's connection pools: what netkit's pool options mean for requests.
+
+Rules of this file:
+
+- urllib3 keeps and hands out the sockets. The driver counts, asks the policy, and drops what must not be reused.
+- Only requests' own `HTTPAdapter`, untouched, is driven: adapters of other classes are the user's business. Sizes
+  are changed only on the adapters that netkit's session mounted itself.
+- Whatever fails before the request's first byte is marked, so that the verdict can be NOT_SENT.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import weakref
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from requests.adapters import BaseAdapter, HTTPAdapter
+from urllib3 import HTTPConnectionPool, HTTPSConnectionPool
+
+from netkit import fork
+from netkit.pooling import ConnectionPolicy, PoolCounts, SocketSettings
+from netkit_adapters.requests.errors import NOT_SENT_MARK
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from urllib3 import PoolManager
+
+__all__ = ["RequestsPool"]
+
+_now = time.monotonic
+_left_behind: list[Any] = []
+ORIGINS_KEPT: Final = 100
+"""Origins whose pools a netkit session keeps (urllib3's own number is 10; it closes the least recently used)."""
+
+
+class _Life:
+    """What netkit knows of one urllib3 connection: `None` times mean not connected, not idle."""
+
+    __slots__ = ("born", "idle_since", "requests", "reused_after")
+
+    def __init__(self) -> None:
+        self.born: float | None = None
+        self.idle_since: float | None = None
+        self.reused_after: float | None = None
+        self.requests = 0
+
+
+class _DrivenPool(HTTPConnectionPool):
+    """urllib3's pool for one origin, with the driver told of every check-out and check-in."""
+
+    def __init__(self, driver: RequestsPool, host: str, port: int | None = None, **kwargs: Any) -> None:
+        super().__init__(host, port, **kwargs)
+        self._netkit_driver = driver
+        self._netkit_origin = f"{self.scheme}://{host}" + (f":{port}" if port else "")
+        driver.pools.add(self)
+
+    def __str__(self) -> str:
+        # It stands in users' error messages and logs: the name they know.
+        return f"HTTP{'S' if self.scheme == 'https' else ''}ConnectionPool(host={self.host!r}, port={self.port!r})"
+
+    def _get_conn(self, timeout: float | None = None) -> Any:
+        connection = super()._get_conn(timeout)
+        self._netkit_driver.checked_out(self._netkit_origin, connection)
+        return connection
+
+    def _put_conn(self, conn: Any) -> None:
+        if conn is not None:
+            self._netkit_driver.checked_in(conn)
+        super()._put_conn(conn)
+
+    def _validate_conn(self, conn: Any) -> None:
+        # Nothing of the request is on the wire until this returns.
+        try:
+            self._netkit_driver.connect(conn, super()._validate_conn)
+        except BaseException as error:
+            setattr(error, NOT_SENT_MARK, True)
+            raise
+
+    def _make_request(self, conn: Any, *args: Any, **kwargs: Any) -> Any:
+        driver, life = self._netkit_driver, self._netkit_driver.lives[conn]
+        try:
+            response = super()._make_request(conn, *args, **kwargs)
+        except (ConnectionError, OSError) as error:
+            if life.reused_after is not None and not isinstance(error, TimeoutError):
+                driver.died(self._netkit_origin, life.reused_after)
+            raise
+        life.requests += 1
+        driver.answered(self._netkit_origin, life, response.headers)
+        return response
+
+    def idle_connections(self) -> list[Any]:
+        queue = self.pool
+        if queue is None:
+            return []
+        with queue.mutex:
+            return [connection for connection in queue.queue if connection is not None and connection.sock]
+
+
+class _DrivenHTTPSPool(_DrivenPool, HTTPSConnectionPool):
+    """The same over TLS."""
+
+
+class RequestsPool:
+    """`netkit.pooling.NativePool` for the adapters of one session."""
+
+    supports = frozenset(
+        {"max_idle", "idle_timeout", "max_lifetime", "max_requests", "connect_timeout", "tcp_keepalive"}
+    )
+
+    def __init__(self) -> None:
+        self.pools: weakref.WeakSet[_DrivenPool] = weakref.WeakSet()
+        self.lives: weakref.WeakKeyDictionary[Any, _Life] = weakref.WeakKeyDictionary()
+        self._adopted: weakref.WeakSet[BaseAdapter] = weakref.WeakSet()
+        self._own: weakref.WeakSet[BaseAdapter] = weakref.WeakSet()
+        self._settings: SocketSettings | None = None
+        self._policy: ConnectionPolicy | None = None
+        self._lock = threading.Lock()
+        self._opened = self._stale = self._other = 0
+        fork.register(self)
+
+    def after_fork_in_child(self) -> None:
+        """Start afresh: the parent's descriptors are closed here, unsaid, and each adapter makes new pools."""
+        self._lock = threading.Lock()
+        for connection in list(self.lives):
+            if connection.sock is not None:
+                connection.sock.close()
+                connection.sock = None
+        # The old pools' queues may be locked for ever by a thread that is not here: they are kept, never touched.
+        _left_behind.extend(self.pools)
+        self.pools, self.lives = weakref.WeakSet(), weakref.WeakKeyDictionary()
+        adopted, self._adopted = list(self._adopted), weakref.WeakSet()
+        for adapter in adopted:
+            if type(adapter) is HTTPAdapter:
+                _left_behind.append(adapter.poolmanager)
+                adapter.__setstate__(adapter.__getstate__())
+                (self.own if adapter in self._own else self.adopt)(adapter)
+
+    def configure(self, settings: SocketSettings, policy: ConnectionPolicy) -> None:
+        self._settings = settings
+        self._policy = policy
+        for adapter in list(self._own):
+            self._size(adapter)
+
+    def own(self, adapter: BaseAdapter) -> None:
+        """Name an adapter that netkit's session made itself, whose sizes it may set."""
+        self._own.add(adapter)
+        if self._settings is not None:
+            self._size(adapter)
+        self.adopt(adapter)
+
+    def adopt(self, adapter: BaseAdapter) -> None:
+        """Drive the pools that `adapter` makes from now on. Called before each use; the first time counts."""
+        if adapter in self._adopted:
+            return
+        self._adopted.add(adapter)
+        if type(adapter) is not HTTPAdapter:
+            return
+        self._drive(adapter.poolmanager)
+        adapter.proxy_manager = _ProxyManagers(self, adapter.proxy_manager)
+
+    def _drive(self, manager: PoolManager) -> None:
+        classes: dict[str, Any] = {"http": partial(_DrivenPool, self), "https": partial(_DrivenHTTPSPool, self)}
+        manager.pool_classes_by_scheme = classes
+
+    def _size(self, adapter: BaseAdapter) -> None:
+        assert self._settings is not None
+        if type(adapter) is not HTTPAdapter:
+            return
+        from urllib3.connection import HTTPConnection
+
+        keywords = adapter.poolmanager.connection_pool_kw
+        keywords["maxsize"] = self._settings.max_idle
+        keywords["socket_options"] = [*HTTPConnection.default_socket_options, *self._settings.socket_options]
+        adapter._pool_maxsize = self._settings.max_idle
+        adapter.poolmanager.pools._maxsize = ORIGINS_KEPT
+
+    def checked_out(self, origin: str, connection: Any) -> None:
+        """urllib3 hands a connection out: new, idle and usable, or idle and found closed (then without socket)."""
+        life = self.lives.get(connection)
+        if life is None:
+            self.lives[connection] = life = _Life()
+        since, life.idle_since, life.reused_after = life.idle_since, None, None
+        if since is None or life.born is None:
+            return
+        now = _now()
+        idle = now - since
+        if not connection.sock:
+            self._stale += 1
+            life.born = None
+            if self._policy is not None:
+                self._policy.died(origin, idle)
+            return
+        reason = self._policy and self._policy.discard_reason(
+            origin, idle=idle, age=now - life.born, requests=life.requests
+        )
+        if reason:
+            self._other += 1
+            life.born = None
+            connection.close()
+        else:
+            life.reused_after = idle
+
+    def checked_in(self, connection: Any) -> None:
+        life = self.lives.get(connection)
+        if life is not None:
+            life.idle_since = _now() if connection.sock else None
+
+    def connect(self, connection: Any, validate: Any) -> None:
+        """Open the socket if there is none, within `connect_timeout` where the caller set no limit."""
+        if connection.sock:
+            validate(connection)
+            return
+        limit = self._settings.connect_timeout if self._settings is not None else None
+        unlimited = connection.timeout is None
+        if unlimited and limit is not None:
+            connection.timeout = limit
+        try:
+            validate(connection)
+            if not connection.sock:
+                connection.connect()
+        finally:
+            if unlimited:
+                connection.timeout = None
+        if unlimited and connection.sock:
+            connection.sock.settimeout(None)
+        self._opened += 1
+        life = self.lives[connection]
+        life.born, life.requests = _now(), 0
+
+    def died(self, origin: str, idle: float) -> None:
+        if self._policy is not None:
+            self._policy.died(origin, idle)
+
+    def answered(self, origin: str, life: _Life, headers: Any) -> None:
+        if self._policy is None:
+            return
+        if life.reused_after is not None:
+            self._policy.reused(origin, life.reused_after)
+        hint = headers.get("keep-alive")
+        if hint:
+            seconds = _keep_alive_seconds(hint)
+            if seconds is not None:
+                self._policy.keep_alive_hint(origin, seconds)
+
+    def counts(self) -> PoolCounts:
+        idle = sum(len(pool.idle_connections()) for pool in list(self.pools))
+        alive = sum(1 for connection in list(self.lives) if connection.sock)
+        return PoolCounts(
+            open=alive,
+            idle=idle,
+            in_use=max(0, alive - idle),
+            opened_total=self._opened,
+            discarded_stale=self._stale,
+            discarded_other=self._other,
+        )
+
+    def sweep(self) -> int:
+        """Close idle connections that the policy would refuse; they stay in urllib3's queue, without a socket."""
+        if self._policy is None:
+            return 0
+        closed, now = 0, _now()
+        for pool, connection, life in list(self._idle()):
+            if life.idle_since is None or life.born is None:
+                continue
+            reason = self._policy.discard_reason(
+                pool._netkit_origin, idle=now - life.idle_since, age=now - life.born, requests=life.requests
+            )
+            if reason and self._close_idle(pool, connection):
+                closed += 1
+        self._other += closed
+        return closed
+
+    def _idle(self) -> Iterator[tuple[_DrivenPool, Any, _Life]]:
+        for pool in list(self.pools):
+            for connection in pool.idle_connections():
+                life = self.lives.get(connection)
+                if life is not None:
+                    yield pool, connection, life
+
+    def _close_idle(self, pool: _DrivenPool, connection: Any) -> bool:
+        queue = pool.pool
+        if queue is None:
+            return False
+        with queue.mutex:
+            # Under the queue's own lock nobody can check it out between the look and the close.
+            if connection not in queue.queue or not connection.sock:
+                return False
+            connection.close()
+            self.lives[connection].born = None
+            return True
+
+    def describe(self) -> dict[str, Any]:
+        return {
+            "max_connections": "netkit's queue in front of urllib3",
+            "max_queue": "netkit's queue in front of urllib3",
+            "acquire_timeout": "netkit's queue in front of urllib3",
+            "max_idle": "urllib3 maxsize, on the adapters that netkit mounts",
+            "tcp_keepalive": "urllib3 socket_options, on the adapters that netkit mounts",
+            "happy_eyeballs": "does not apply: urllib3 tries addresses one after the other",
+            "warm": "does not apply: urllib3 opens a connection only for a request",
+        }
+
+    def __repr__(self) -> str:
+        return f"<RequestsPool {self.counts()}>"
+
+
+class _ProxyManagers(dict[str, Any]):
+    """An adapter's proxy managers; each new one is driven as it is added."""
+
+    def __init__(self, driver: RequestsPool, known: dict[str, Any]) -> None:
+        super().__init__(known)
+        self._driver = driver
+        for manager in known.values():
+            driver._drive(manager)
+
+    def __setitem__(self, proxy: str, manager: Any) -> None:
+        self._driver._drive(manager)
+        super().__setitem__(proxy, manager)
+
+
+def _keep_alive_seconds(value: str) -> float | None:
+    for part in value.split(","):
+        name, _, number = part.strip().partition("=")
+        if name.lower() == "timeout" and number.strip().isdigit():
+            return float(number)
+    return None

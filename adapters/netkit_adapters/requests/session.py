@@ -1,0 +1,182 @@
+"""`netkit.Session`: a `requests.Session` whose every hop passes netkit's chain.
+
+Rules of this file:
+
+- `Session.send` of requests runs unchanged; it only finds a chained adapter where it asks for one.
+- Everything netkit keeps on a session can be rebuilt from its settings: copies and pickles carry those alone.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import requests
+from requests import Session as Base
+
+from netkit.edge import Edge
+from netkit.runtime import Threads
+from netkit_adapters.requests.pool import RequestsPool
+from netkit_adapters.requests.transport import Wiring, chained, terminal
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from requests.adapters import BaseAdapter
+
+    from netkit.config import Config, PluginSettings
+
+__all__ = ["Session", "attach", "detach", "edge_of"]
+
+_threads = Threads()
+
+
+def _wire(
+    session: Base, plugins: Mapping[str, PluginSettings] | None, config: Config | str | None, pick: Any
+) -> Wiring:
+    pool = RequestsPool()
+    edge = Edge(stack="requests", runtime=_threads, terminal=terminal, plugins=plugins, config=config, pool=pool)
+    return Wiring(edge, pool, pick)
+
+
+class _SendView:
+    """`Session.send` runs with this in place of the session: every attribute is the session's, but `get_adapter`
+    gives the adapter with the chain around it."""
+
+    def __init__(self, session: Session, wiring: Wiring) -> None:
+        object.__setattr__(self, "_netkit_target", (session, wiring))
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> type:
+        # `super()` in a send of a class between netkit's and requests' asks for it.
+        return type(self._netkit_target[0])
+
+    def get_adapter(self, url: str) -> BaseAdapter:
+        session, wiring = self._netkit_target
+        return chained(wiring, session.get_adapter(url=url))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(object.__getattribute__(self, "_netkit_target")[0], name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        # requests-mock puts its own get_adapter and send on what it takes for the session.
+        if name in ("get_adapter", "send"):
+            object.__setattr__(self, name, value)
+        else:
+            setattr(self._netkit_target[0], name, value)
+
+
+class Session(Base):
+    """A `requests.Session` with netkit inside. Takes the same (no) arguments, and two more.
+
+    Example::
+
+        session = netkit.Session(plugins={"retry": {"attempts": 5}})
+        session.post(url, json=payload, timeout=30)
+
+    `plugins` maps names to True (on, with its defaults), False (off) or a table of options; it comes on top of the
+    project's configuration. `config` is a path, a `netkit.Config`, or None for the nearest pyproject.toml.
+    Raises `ConfigError` for anything that is wrong in either, before any request is made.
+    """
+
+    __attrs__ = [*Base.__attrs__, "_netkit_settings"]
+
+    _netkit_settings: tuple[Any, Any] = (None, None)
+
+    def __init__(
+        self,
+        *args: Any,
+        plugins: Mapping[str, PluginSettings] | None = None,
+        config: Config | str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(*args, **kwargs)
+        self._netkit_settings = (plugins, config)
+        self._netkit_start()
+
+    def _netkit_start(self) -> Wiring:
+        plugins, config = self._netkit_settings
+        wiring = _wire(self, plugins, config, lambda url: self.get_adapter(url))
+        for adapter in self.__dict__.get("adapters", {}).values():
+            wiring.pool.own(adapter)
+        self.__dict__["_netkit_wired"] = wiring
+        return wiring
+
+    @property
+    def _netkit_wiring(self) -> Wiring:
+        # A copy, a pickle or a subclass that skips __init__ gets here without one.
+        wiring = self.__dict__.get("_netkit_wired")
+        return self._netkit_start() if wiring is None else wiring
+
+    def send(self, request: requests.PreparedRequest, **kwargs: Any) -> requests.Response:
+        send = super().send
+        function = getattr(send, "__func__", None)
+        if function is None:
+            # Someone put a plain callable (a mock) in the class: that is what gets called.
+            return send(request, **kwargs)
+        response: requests.Response = function(_SendView(self, self._netkit_wiring), request, **kwargs)
+        return response
+
+    def close(self) -> None:
+        super().close()
+        wiring = self.__dict__.get("_netkit_wired")
+        if wiring is not None:
+            wiring.edge.close()
+
+
+class _AttachedGetAdapter:
+    """Takes the place of one session's `get_adapter`; hands out the same adapters with the chain around them."""
+
+    def __init__(self, session: Base, settings: tuple[Any, Any]) -> None:
+        self.previous = session.__dict__.get("get_adapter")
+        self.original = session.get_adapter
+        self.settings = settings
+        self.wiring = _wire(session, *settings, self.original)
+
+    def __call__(self, url: str) -> BaseAdapter:
+        return chained(self.wiring, self.original(url=url))
+
+
+def attach(
+    session: Base,
+    *,
+    plugins: Mapping[str, PluginSettings] | None = None,
+    config: Config | str | None = None,
+) -> Base:
+    """Put netkit into an existing session; returns it. See `netkit.attach`."""
+    settings = (plugins, config)
+    if isinstance(session, Session):
+        if session._netkit_settings != settings:
+            session._netkit_settings = settings
+            session._netkit_start()
+        return session
+    present = session.__dict__.get("get_adapter")
+    if isinstance(present, _AttachedGetAdapter):
+        if present.settings == settings:
+            return session
+        detach(session)
+    session.get_adapter = _AttachedGetAdapter(session, settings)  # type: ignore[method-assign]
+    return session
+
+
+def detach(session: Base) -> None:
+    """Take netkit out of a session to which it was attached."""
+    present = session.__dict__.get("get_adapter")
+    if not isinstance(present, _AttachedGetAdapter):
+        if isinstance(session, Session):
+            raise TypeError("a netkit.Session cannot be detached: use requests.Session instead")
+        return
+    if present.previous is None:
+        del session.get_adapter
+    else:
+        session.get_adapter = present.previous  # type: ignore[method-assign]
+    present.wiring.edge.close()
+
+
+def edge_of(session: Base) -> Edge:
+    """The netkit side of a session. TypeError when it has none."""
+    if isinstance(session, Session):
+        return session._netkit_wiring.edge
+    present = session.__dict__.get("get_adapter")
+    if isinstance(present, _AttachedGetAdapter):
+        return present.wiring.edge
+    raise TypeError(f"netkit is not attached to this {type(session).__name__}")

@@ -1,0 +1,116 @@
+"""The chain around `adapter.send`, whatever adapter the session picked.
+
+Rules of this file:
+
+- What the session, the user or a mocking library put in place as adapter is what gets called.
+- A request passes one chain: a chained adapter is never chained again.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import requests
+from requests.adapters import BaseAdapter
+
+from netkit.errors import ConfigError, NetkitError, PluginError
+from netkit.flow import run_sync
+from netkit_adapters.requests.errors import classify, to_native
+from netkit_adapters.requests.messages import Exchange, build_native, to_request, to_response
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from netkit.edge import Edge
+    from netkit.messages import Request, Response
+    from netkit_adapters.requests.pool import RequestsPool
+
+__all__ = ["ChainedAdapter", "Wiring", "chained", "terminal"]
+
+
+class Wiring:
+    """What every hop of one session needs: its edge, its pool driver, and how it finds an adapter for a URL."""
+
+    __slots__ = ("edge", "pick", "pool")
+
+    def __init__(self, edge: Edge, pool: RequestsPool, pick: Callable[[str], BaseAdapter]) -> None:
+        self.edge = edge
+        self.pool = pool
+        self.pick = pick
+
+
+class ChainedAdapter(BaseAdapter):
+    """Stands for `adapter` in one session; everything but `send` is the adapter's own."""
+
+    def __init__(self, wiring: Wiring, adapter: BaseAdapter) -> None:
+        # No super().__init__(): BaseAdapter has no state, and attribute access falls through to the adapter.
+        self._netkit_wiring = wiring
+        self._netkit_adapter = adapter
+
+    def send(self, request: requests.PreparedRequest, *args: Any, **kwargs: Any) -> requests.Response:
+        if args:
+            kwargs.update(zip(("stream", "timeout", "verify", "cert", "proxies"), args, strict=False))
+        edge = self._netkit_wiring.edge
+        neutral = to_request(request, self._netkit_adapter, kwargs, self._netkit_wiring)
+        call = neutral.native.call = edge.begin(neutral)
+        try:
+            response = run_sync(edge.select(neutral.url)(neutral))
+            native: requests.Response | None = response.native
+            if native is None:
+                native = build_native(response, run_sync(response.read()), request)
+                response.body.end()
+        except (ConfigError, PluginError) as error:
+            edge.tell_end(neutral, call, None)(error)
+            raise
+        except NetkitError as error:
+            edge.tell_end(neutral, call, None)(error)
+            failure = error
+        except BaseException as error:
+            edge.tell_end(neutral, call, None)(error)
+            raise
+        else:
+            response.body.observe(call.first_byte, edge.tell_end(neutral, call, response.status))
+            # Digest authentication and its like send their second leg through `response.connection`.
+            native.connection = self  # type: ignore[assignment]
+            return native
+        # Raised outside the handler, so that the native exception keeps its own context; `del` breaks the cycle
+        # between the error, its traceback and this frame, which would keep sockets alive until a collection.
+        try:
+            raise to_native(failure, request)
+        finally:
+            del failure
+
+    def close(self) -> None:
+        self._netkit_adapter.close()
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_netkit"):
+            raise AttributeError(name)
+        return getattr(self._netkit_adapter, name)
+
+    def __repr__(self) -> str:
+        return f"<ChainedAdapter {self._netkit_adapter!r}>"
+
+
+def chained(wiring: Wiring, adapter: BaseAdapter) -> BaseAdapter:
+    """`adapter` with the chain around it; itself when it has one already."""
+    return adapter if isinstance(adapter, ChainedAdapter) else ChainedAdapter(wiring, adapter)
+
+
+async def terminal(request: Request) -> Response:
+    """The innermost `send`: the session's own adapter."""
+    exchange: Exchange = request.native
+    adapter, prepared, arguments = exchange.next_attempt(request)
+    exchange.wiring.pool.adopt(adapter)
+    exchange.wiring.edge.meter.attempt(exchange.call)
+    try:
+        native = adapter.send(prepared, **arguments)
+    except Exception as error:
+        failure = classify(error)
+        if failure is None:
+            raise
+        try:
+            raise failure from error
+        finally:
+            del failure
+    return to_response(native)
