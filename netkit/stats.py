@@ -130,6 +130,16 @@ class Meter:
         if call is not None:
             call.attempts += 1
 
+    def retry(self) -> None:
+        """A layer sends a call again."""
+        with self._lock:
+            self.retries += 1
+
+    def deny_retry(self) -> None:
+        """A retry was due by policy and is not sent."""
+        with self._lock:
+            self.retry_denied += 1
+
     def ended(self, call: Call, failed: bool) -> None:
         now = _now()
         with self._lock:

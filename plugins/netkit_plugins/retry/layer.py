@@ -1,0 +1,139 @@
+"""The retry layer: the plain path is one `try` and one comparison; only what went wrong goes further.
+
+Rule of this file: once an answer was handed to the caller, nothing is sent again.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import uuid
+from typing import Final
+
+import msgspec
+
+from netkit import Request, Response, Send
+from netkit.errors import TransportError
+from netkit.events import RetryScheduled
+from netkit.plugins import Context
+from netkit_plugins.retry.budget import budget_of
+from netkit_plugins.retry.call import Outcome, RetriedCall, Target
+from netkit_plugins.retry.options import RetryOptions
+from netkit_plugins.retry.policy import IDEMPOTENT, RetryPolicy
+
+__all__ = ["RetryLayer", "RetryStats"]
+
+log = logging.getLogger("netkit.retry")
+MAX_TARGETS: Final = 1024
+SDK_RETRY_HEADER: Final = "x-stainless-retry-count"
+"""Sent by the SDKs that Stainless generates (OpenAI's, Anthropic's and others): 0 on their first attempt."""
+
+
+class RetryStats(msgspec.Struct, frozen=True):
+    """`refused_resent`: transparent resends after a refusal, which are no retries. `sdk_retries`: calls that an SDK
+    above marked as its own repetition, as far as they came after a call that went wrong here."""
+
+    refused_resent: int = 0
+    sdk_retries: int = 0
+
+
+class RetryLayer:
+    """One per session and set of options."""
+
+    def __init__(self, options: RetryOptions, context: Context) -> None:
+        self._options = options
+        self._context = context
+        self._policy = RetryPolicy(options)
+        self._now = context.runtime.now
+        self._targets: dict[str, Target] = {}
+        self._lock = threading.Lock()
+        self._refused_resent = self._sdk_retries = 0
+        # SDK retries can only follow a call that went wrong: until one did, no header is looked at.
+        self._watch_sdk = False
+
+    async def __call__(self, request: Request, send: Send) -> Response:
+        target = self._targets.get(request.url) or self._target(request.url)
+        target.budget.count_call(self._now())
+        if self._watch_sdk:
+            self._look_for_sdk(request, target)
+        if self._options.idempotency_key:
+            request = _keyed(request)
+        try:
+            response = await send(request)
+            if response.status < 400:
+                return response
+            first = Outcome(response)
+        except TransportError as error:
+            first = Outcome(None, error)
+        return await self._again(first, target, request, send)
+
+    async def _again(self, first: Outcome, target: Target, request: Request, send: Send) -> Response:
+        self._watch_sdk = True
+        call = RetriedCall(self._policy, self._context, target, request, send)
+        try:
+            outcome = await call.run(first)
+        finally:
+            if call.refused_resent:
+                with self._lock:
+                    self._refused_resent += 1
+        if outcome.error is not None:
+            outcome.error.attempts = call.sent
+            raise outcome.error
+        response = outcome.response
+        assert response is not None
+        if call.sent > 1:
+            response.extensions["attempts"] = call.sent
+        return response
+
+    def stats(self) -> RetryStats:
+        return RetryStats(refused_resent=self._refused_resent, sdk_retries=self._sdk_retries)
+
+    def _target(self, url: str) -> Target:
+        if len(self._targets) >= MAX_TARGETS:
+            self._targets = {}
+        scheme, _, rest = url.partition("://")
+        host = rest.partition("/")[0].partition("?")[0].partition("#")[0].rpartition("@")[2]
+        origin = f"{scheme}://{host}".lower()
+        target = self._targets[url] = Target(origin, self._policy.is_pure_route(url), budget_of(origin))
+        return target
+
+    def _look_for_sdk(self, request: Request, target: Target) -> None:
+        count = request.headers.get(SDK_RETRY_HEADER, "")
+        if not (count.isascii() and count.isdigit()) or int(count[:6]) == 0:
+            return
+        with self._lock:
+            self._sdk_retries += 1
+        if self._context.emit:
+            self._context.emit(
+                RetryScheduled(
+                    time=self._now(), origin=target.origin, attempt=int(count[:6]) + 1, delay=0.0, reason="sdk"
+                )
+            )
+        _warn_of_sdk(self._options.attempts)
+
+    def __repr__(self) -> str:
+        return f"<RetryLayer attempts={self._options.attempts} {self.stats()}>"
+
+
+def _keyed(request: Request) -> Request:
+    """The request with a key of its own, unless running it twice is harmless or the caller brought a key."""
+    if request.method.upper() in IDEMPOTENT or "idempotency-key" in request.headers:
+        return request
+    return request.replace(headers=request.headers.set("Idempotency-Key", str(uuid.uuid4())))
+
+
+_sdk_warned = False
+
+
+def _warn_of_sdk(attempts: int) -> None:
+    global _sdk_warned
+    if not _sdk_warned:
+        _sdk_warned = True
+        log.warning(
+            "netkit: an SDK above repeats calls by itself (%s): with %d attempts here, one call of an SDK with "
+            "max_retries=N can reach the server %d * (N + 1) times; set max_retries=0 in the SDK, or attempts = 1 in "
+            "[tool.netkit.retry]",
+            SDK_RETRY_HEADER,
+            attempts,
+            attempts,
+        )
