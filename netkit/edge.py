@@ -68,12 +68,15 @@ def overrides(**plugins: PluginSettings) -> Iterator[None]:
     add up, the inner one wins. It follows the context: threads started inside do not inherit it, tasks do.
     Raises `ConfigError` at once for an unknown plugin or option.
     """
-    Config().with_plugins(plugins, source="overrides").check(registry())
+    Config().with_plugins(plugins, source="overrides").check(registry(), complete=False)
     outer = _overrides.get()
     merged: dict[str, Any] = dict(outer.plugins) if outer else {}
     for name, value in plugins.items():
         known = merged.get(name)
-        merged[name] = {**known, **value} if isinstance(known, Mapping) and isinstance(value, Mapping) else value
+        if isinstance(known, Mapping) and value is not False:
+            merged[name] = {**known, **value} if isinstance(value, Mapping) else known
+        else:
+            merged[name] = value
     token = _overrides.set(_Overrides(merged))
     try:
         yield

@@ -12,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any, Final
 
@@ -145,10 +145,11 @@ class Registry:
         """Whether `name` came through `register`: it is here, and asking for it imports nothing."""
         return name in self._by_hand
 
-    def implicit(self) -> list[Registration]:
-        """What is on when nobody configured anything: of `IMPLICIT_PLUGINS` and of plugins registered by hand."""
+    def implicit(self, mentioned: Collection[str] = ()) -> list[Registration]:
+        """What is on although nobody `mentioned` it: of `IMPLICIT_PLUGINS` and of plugins registered by hand."""
         names = [name for name in self.names() if name in IMPLICIT_PLUGINS or self.by_hand(name)]
-        return [found for found in map(self.get, names) if found.implicit is not None]
+        found = [self.get(name) for name in names if name not in mentioned]
+        return [registration for registration in found if registration.implicit is not None]
 
     def observers(self, name: str) -> list[Callable[[Any], None]]:
         """The `netkit_event` implementations of the plugin that brought `name`."""

@@ -77,7 +77,7 @@ class Config:
         named_by: str | None = None
         found: Path | None
         if path is not None:
-            found, named_by = Path(path), "config"
+            found, named_by = Path(path).expanduser(), "config"
         elif (found := environment_path(os.environ, CONFIG_VARIABLE)) is not None:
             named_by = f"environment variable {CONFIG_VARIABLE}"
         else:
@@ -114,8 +114,11 @@ class Config:
             self._located[where] = known
         return known
 
-    def check(self, registry: Registry) -> None:
-        """Raise `ConfigError` for the first wrong thing: names, then options, then what they give together."""
+    def check(self, registry: Registry, *, complete: bool = True) -> None:
+        """Raise `ConfigError` for the first wrong thing: names, then options, then what they give together.
+
+        False for `complete`: these are only changes to an unknown configuration, so options are judged one by one.
+        """
         levels = self._levels(registry, range(len(self.routes)))
         for level in levels:
             if level is self._document.level:
@@ -125,6 +128,8 @@ class Config:
         self._check_layers(registry)
         for level in levels:
             check_level(level, registry)
+        if not complete:
+            return
         self.plan(registry)
         for index in range(len(self.routes)):
             self.plan(registry, routes=(index,))
@@ -143,9 +148,8 @@ class Config:
             for name, choice in choices.items()
             if choice.on
         }
-        for registration in registry.implicit():
-            if registration.name not in choices:
-                steps[registration.name] = Step(registration.name, registration, registration.implicit)
+        for registration in registry.implicit(choices):
+            steps[registration.name] = Step(registration.name, registration, registration.implicit)
         return Plan(self._ordered(steps))
 
     def choices(

@@ -26,6 +26,7 @@ __all__ = ["Mismatch", "convert", "describe", "parse"]
 
 _SEQUENCES: Final = (list, tuple, set, frozenset)
 _ABSTRACT_SEQUENCES: Final = (collections.abc.Sequence, collections.abc.Iterable, collections.abc.Collection)
+_PLURALS: Final[dict[Any, str]] = {int: "integers", float: "numbers", str: "texts", bool: "booleans"}
 _TRUE: Final = ("true", "1", "yes", "on")
 _FALSE: Final = ("false", "0", "no", "off")
 
@@ -137,7 +138,7 @@ def describe(hint: Any) -> str:
             return f"a list of {len(inner)} values ({', '.join(map(describe, inner))})"
         if _pairs(hint):
             return "a table, or a list of pairs"
-        return f"a list of ({describe(inner[0])})" if inner else "a list"
+        return f"a list of {_PLURALS.get(inner[0]) or f'({describe(inner[0])})'}" if inner else "a list"
     if origin in (dict, collections.abc.Mapping) or dataclasses.is_dataclass(hint):
         return "a table"
     named = {int: "an integer", float: "a number", bool: "true or false", str: "a text", type(None): '"none"'}

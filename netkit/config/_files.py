@@ -9,7 +9,6 @@ Rules of this file:
 
 from __future__ import annotations
 
-import os
 import re
 import tomllib
 from collections.abc import Mapping
@@ -23,13 +22,13 @@ from netkit.config._routes import Route, compile_match
 from netkit.config._suggest import did_you_mean
 from netkit.errors import ConfigError
 
-__all__ = ["EMPTY", "Document", "document_of", "find", "read"]
+__all__ = ["EMPTY", "Document", "document_of", "environment_path", "find", "read"]
 
 FILE_NAMES: Final = ("netkit.toml", "pyproject.toml")
 TOP_LEVEL_KEYS: Final = ("layers", "route")
 MAX_PARSED: Final = 64
 _OURS = re.compile(rb"""tool["']?\s*\.\s*["']?netkit""")
-_parsed: dict[str, tuple[int, int, Document]] = {}
+_parsed: dict[tuple[str, bool], tuple[int, int, Document]] = {}
 
 
 @dataclass(frozen=True)
@@ -65,14 +64,15 @@ def read(path: Path, *, named_by: str | None = None) -> Document:
     """The document in `path`. `named_by`: who asked for just this file; None: it was found."""
     origin = f" (from {named_by})" if named_by else ""
     try:
-        status = path.stat()
-        key = str(path.absolute())
+        path = path.absolute()
+        status, key = path.stat(), (str(path), named_by is not None)
         known = _parsed.get(key)
         if known is not None and known[:2] == (status.st_mtime_ns, status.st_size):
             return known[2]
         content = path.read_bytes()
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read: {error.strerror or error}{origin}") from error
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the name
+        reason = getattr(error, "strerror", None) or error
+        raise ConfigError(f"{_printable(path)}: cannot be read: {reason}{origin}") from error
     document = _parse(path, content, explicit=named_by is not None)
     if len(_parsed) >= MAX_PARSED:
         _parsed.clear()
@@ -101,15 +101,25 @@ def _parse(path: Path, content: bytes, *, explicit: bool) -> Document:
     tool = data.get("tool")
     if not shared and tool is None:
         return document_of(data, str(path))
-    if path.name == "netkit.toml" and len(data) > 1:
-        other = next(key for key in data if key != "tool")
-        raise ConfigError(
-            f"{path}: {other}: stands beside [tool.netkit]; write every netkit table in one of the two ways"
-        )
+    if path.name == "netkit.toml":
+        _refuse_strangers(path, data, tool)
     table = tool.get("netkit", {}) if isinstance(tool, Mapping) else {}
     if not isinstance(table, Mapping):
         raise ConfigError(f"{path}: tool.netkit: must be a table, not {shown('netkit', table)}")
     return document_of(table, str(path), "tool.netkit.")
+
+
+def _printable(path: Path) -> str:
+    text = str(path)
+    return text if text.isprintable() else repr(text)
+
+
+def _refuse_strangers(path: Path, data: Mapping[str, Any], tool: Any) -> None:
+    """In netkit.toml everything is netkit's business, so nothing may stand where it is not read."""
+    strangers = [key for key in data if key != "tool"]
+    strangers += [f"tool.{key}" for key in tool if key != "netkit"] if isinstance(tool, Mapping) else ["tool"]
+    if strangers:
+        raise ConfigError(f"{path}: {strangers[0]}: stands outside [tool.netkit], where nothing is read")
 
 
 def _syntax(path: Path, content: bytes, error: Exception) -> str:
@@ -161,4 +171,4 @@ def _route(table: Any, source: str, place: str) -> Route:
 def environment_path(environment: Mapping[str, str], variable: str) -> Path | None:
     """The file that an environment variable names, or None when it is empty or not set."""
     text = environment.get(variable, "").strip()
-    return Path(os.path.expanduser(text)) if text else None
+    return Path(text).expanduser() if text else None

@@ -1,0 +1,117 @@
+"""The table of commands. A command's own module is imported when it runs."""
+
+from __future__ import annotations
+
+import importlib
+from importlib.metadata import PackageNotFoundError, version
+from typing import Annotated
+
+import typer
+
+from netkit.errors import NetkitError
+
+__all__ = ["app"]
+
+app = typer.Typer(
+    help="netkit: plugin-based middleware for requests, httpx, httpx2 and aiohttp.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+# Commands with many options of their own read the rest of the line themselves.
+FORWARD = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
+
+File = Annotated[str | None, typer.Option("--config", metavar="FILE", help="Read FILE instead of the nearest one.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+def _show_version(wanted: bool) -> None:
+    if not wanted:
+        return
+    try:
+        typer.echo(f"netkit {version('netkit-http')}")
+    except PackageNotFoundError:
+        typer.echo("netkit (not installed as a distribution)")
+    raise typer.Exit
+
+
+@app.callback()
+def netkit(
+    show_version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    pass
+
+
+@app.command()
+def config(
+    as_json: AsJson = False,
+    url: Annotated[str | None, typer.Option("--url", help="As the routes of this URL change it.")] = None,
+    file: File = None,
+) -> None:
+    """Show every effective setting and where it came from."""
+    from netkit.cli._settings import show_settings
+
+    show_settings(file, url=url, as_json=as_json)
+
+
+@app.command()
+def plugins(
+    names: Annotated[list[str] | None, typer.Argument(help="Only these.", show_default=False)] = None,
+    as_json: AsJson = False,
+    file: File = None,
+) -> None:
+    """List every known plugin: whether it is on here, what it does, its options, types and defaults."""
+    from netkit.cli._plugins import show_plugins
+
+    show_plugins(names or [], file, as_json=as_json)
+
+
+@app.command("mock-gpu")
+def mock_gpu(
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port; 0: any free one.")] = 8000,
+    http: Annotated[str, typer.Option(help="auto, 1.1 or 2.")] = "auto",
+    tls: Annotated[bool, typer.Option(help="With a certificate made for this run.")] = False,
+    option: Annotated[
+        list[str] | None, typer.Option("--option", "-o", metavar="NAME=VALUE", help="Any option of MockGPU.")
+    ] = None,
+) -> None:
+    """Serve a mock GPU backend (OpenAI, TEI and GME shapes) until interrupted."""
+    from netkit.cli._mock_gpu import serve
+
+    serve({"host": host, "port": port, "http": http, "tls": tls}, option or [])
+
+
+@app.command(context_settings=FORWARD, add_help_option=False)
+def demo(context: typer.Context) -> None:
+    """Measure your own stacks against a mock GPU, step by step (`netkit demo --help`)."""
+    _forward("demo", context.args)
+
+
+@app.command(context_settings=FORWARD, add_help_option=False)
+def bench(context: typer.Context) -> None:
+    """Run the benchmark suite (`netkit bench --help`)."""
+    _forward("bench", context.args)
+
+
+def _forward(command: str, arguments: list[str]) -> None:
+    """Hand the rest of the line to `netkit.cli.<command>.run(arguments)`, which returns the exit code."""
+    module = f"netkit.cli.{command}"
+    try:
+        run = importlib.import_module(module).run
+    except ModuleNotFoundError as error:
+        if error.name == module:
+            raise NetkitError(f"this version has no command {command!r}") from error
+        raise missing_extra(command, error, "all") from error
+    raise typer.Exit(int(run(arguments) or 0))
+
+
+def missing_extra(command: str, error: ModuleNotFoundError, extra: str) -> NetkitError:
+    """What to install when a command's dependency is not there; netkit's own missing modules are no extras."""
+    if (error.name or "").startswith("netkit"):
+        return NetkitError(f"netkit {command}: {error.name} is missing from this installation")
+    return NetkitError(
+        f"netkit {command}: {error.name} is not installed; it needs: pip install 'netkit-http[{extra}]'"
+    )
