@@ -9,8 +9,6 @@ Rules of this file:
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from urllib3.response import HTTPResponse
@@ -21,6 +19,8 @@ from netkit.messages import ResponseBody
 from netkit_adapters.requests.errors import classify
 
 if TYPE_CHECKING:
+    from collections.abc import Generator
+
     import requests
 
 __all__ = ["NativeBody", "ObservedHTTPResponse"]
@@ -35,18 +35,23 @@ class ObservedHTTPResponse(HTTPResponse):
     _netkit_body: NativeBody
 
     def _raw_read(self, amt: int | None = None, *, read1: bool = False) -> bytes:
-        data = super()._raw_read(amt, read1=read1)
-        return self._netkit_body.chunk(data) if data else data
+        try:
+            data = super()._raw_read(amt, read1=read1)
+        except BaseException as error:
+            self._netkit_body.end(error)
+            raise
+        if data:
+            data = self._netkit_body.chunk(data)
+        if (not data or not self.length_remaining) and is_fp_closed(self._fp):
+            self._netkit_body.end()
+        return data
 
     def _handle_chunk(self, amt: int | None) -> bytes:
-        data = super()._handle_chunk(amt)
-        return self._netkit_body.chunk(data) if data else data
+        return self._netkit_body.chunk(super()._handle_chunk(amt))
 
-    @contextmanager
-    def _error_catcher(self) -> Iterator[None]:
+    def read_chunked(self, amt: int | None = None, decode_content: bool | None = None) -> Generator[bytes]:
         try:
-            with super()._error_catcher():
-                yield
+            yield from super().read_chunked(amt, decode_content=decode_content)
         except GeneratorExit:
             self._netkit_body.end(BodyClosed("left before its end"))
             raise

@@ -36,6 +36,11 @@ ORIGINS_KEPT: Final = 100
 """Origins whose pools a netkit session keeps (urllib3's own number is 10; it closes the least recently used)."""
 
 
+LIFE: Final = "_netkit_life"
+DRIVER: Final = "_netkit_driver"
+"""Attributes on urllib3's connections and requests' adapters: a weak dictionary costs more than the look-up saves."""
+
+
 class _Life:
     """What netkit knows of one urllib3 connection: `None` times mean not connected, not idle."""
 
@@ -46,6 +51,11 @@ class _Life:
         self.idle_since: float | None = None
         self.reused_after: float | None = None
         self.requests = 0
+
+
+def _life_of(connection: Any) -> _Life:
+    life: _Life = connection.__dict__[LIFE]
+    return life
 
 
 class _DrivenPool(HTTPConnectionPool):
@@ -80,7 +90,7 @@ class _DrivenPool(HTTPConnectionPool):
             raise
 
     def _make_request(self, conn: Any, *args: Any, **kwargs: Any) -> Any:
-        driver, life = self._netkit_driver, self._netkit_driver.lives[conn]
+        driver, life = self._netkit_driver, _life_of(conn)
         try:
             response = super()._make_request(conn, *args, **kwargs)
         except (ConnectionError, OSError) as error:
@@ -112,7 +122,7 @@ class RequestsPool:
 
     def __init__(self) -> None:
         self.pools: weakref.WeakSet[_DrivenPool] = weakref.WeakSet()
-        self.lives: weakref.WeakKeyDictionary[Any, _Life] = weakref.WeakKeyDictionary()
+        self.connections: weakref.WeakSet[Any] = weakref.WeakSet()
         self._adopted: weakref.WeakSet[BaseAdapter] = weakref.WeakSet()
         self._own: weakref.WeakSet[BaseAdapter] = weakref.WeakSet()
         self._settings: SocketSettings | None = None
@@ -124,15 +134,16 @@ class RequestsPool:
     def after_fork_in_child(self) -> None:
         """Start afresh: the parent's descriptors are closed here, unsaid, and each adapter makes new pools."""
         self._lock = threading.Lock()
-        for connection in list(self.lives):
+        for connection in list(self.connections):
             if connection.sock is not None:
                 connection.sock.close()
                 connection.sock = None
         # The old pools' queues may be locked for ever by a thread that is not here: they are kept, never touched.
         _left_behind.extend(self.pools)
-        self.pools, self.lives = weakref.WeakSet(), weakref.WeakKeyDictionary()
+        self.pools, self.connections = weakref.WeakSet(), weakref.WeakSet()
         adopted, self._adopted = list(self._adopted), weakref.WeakSet()
         for adapter in adopted:
+            delattr(adapter, DRIVER)
             if type(adapter) is HTTPAdapter:
                 _left_behind.append(adapter.poolmanager)
                 adapter.__setstate__(adapter.__getstate__())
@@ -153,8 +164,9 @@ class RequestsPool:
 
     def adopt(self, adapter: BaseAdapter) -> None:
         """Drive the pools that `adapter` makes from now on. Called before each use; the first time counts."""
-        if adapter in self._adopted:
+        if getattr(adapter, DRIVER, None) is self:
             return
+        setattr(adapter, DRIVER, self)
         self._adopted.add(adapter)
         if type(adapter) is not HTTPAdapter:
             return
@@ -179,9 +191,10 @@ class RequestsPool:
 
     def checked_out(self, origin: str, connection: Any) -> None:
         """urllib3 hands a connection out: new, idle and usable, or idle and found closed (then without socket)."""
-        life = self.lives.get(connection)
+        life: _Life | None = connection.__dict__.get(LIFE)
         if life is None:
-            self.lives[connection] = life = _Life()
+            life = connection.__dict__[LIFE] = _Life()
+            self.connections.add(connection)
         since, life.idle_since, life.reused_after = life.idle_since, None, None
         if since is None or life.born is None:
             return
@@ -204,9 +217,7 @@ class RequestsPool:
             life.reused_after = idle
 
     def checked_in(self, connection: Any) -> None:
-        life = self.lives.get(connection)
-        if life is not None:
-            life.idle_since = _now() if connection.sock else None
+        _life_of(connection).idle_since = _now() if connection.sock else None
 
     def connect(self, connection: Any, validate: Any) -> None:
         """Open the socket if there is none, within `connect_timeout` where the caller set no limit."""
@@ -227,7 +238,7 @@ class RequestsPool:
         if unlimited and connection.sock:
             connection.sock.settimeout(None)
         self._opened += 1
-        life = self.lives[connection]
+        life = _life_of(connection)
         life.born, life.requests = _now(), 0
 
     def died(self, origin: str, idle: float) -> None:
@@ -247,7 +258,7 @@ class RequestsPool:
 
     def counts(self) -> PoolCounts:
         idle = sum(len(pool.idle_connections()) for pool in list(self.pools))
-        alive = sum(1 for connection in list(self.lives) if connection.sock)
+        alive = sum(1 for connection in list(self.connections) if connection.sock)
         return PoolCounts(
             open=alive,
             idle=idle,
@@ -276,9 +287,7 @@ class RequestsPool:
     def _idle(self) -> Iterator[tuple[_DrivenPool, Any, _Life]]:
         for pool in list(self.pools):
             for connection in pool.idle_connections():
-                life = self.lives.get(connection)
-                if life is not None:
-                    yield pool, connection, life
+                yield pool, connection, _life_of(connection)
 
     def _close_idle(self, pool: _DrivenPool, connection: Any) -> bool:
         queue = pool.pool
@@ -289,7 +298,7 @@ class RequestsPool:
             if connection not in queue.queue or not connection.sock:
                 return False
             connection.close()
-            self.lives[connection].born = None
+            _life_of(connection).born = None
             return True
 
     def describe(self) -> dict[str, Any]:

@@ -8,6 +8,7 @@ Rules of this file:
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any
 
 import requests
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 __all__ = ["Session", "attach", "detach", "edge_of"]
 
 _threads = Threads()
+_BASE_SEND = Base.send
+_BASE_SEND_CODE = Base.send.__code__
 
 
 def _wire(
@@ -107,11 +110,24 @@ class Session(Base):
         wiring = self.__dict__.get("_netkit_wired")
         return self._netkit_start() if wiring is None else wiring
 
+    def get_adapter(self, url: str) -> BaseAdapter:
+        adapter = super().get_adapter(url=url)
+        if sys._getframe(1).f_code is _BASE_SEND_CODE:
+            return chained(self._netkit_wiring, adapter)
+        return adapter
+
     def send(self, request: requests.PreparedRequest, **kwargs: Any) -> requests.Response:
         send = super().send
         function = getattr(send, "__func__", None)
         if function is None:
             # Someone put a plain callable (a mock) in the class: that is what gets called.
+            return send(request, **kwargs)
+        if (
+            function is _BASE_SEND
+            and type(self).get_adapter is Session.get_adapter
+            and "get_adapter" not in self.__dict__
+        ):
+            # Nobody stands between: requests' own send asks netkit's own get_adapter, which knows who asks.
             return send(request, **kwargs)
         response: requests.Response = function(_SendView(self, self._netkit_wiring), request, **kwargs)
         return response

@@ -1,0 +1,248 @@
+"""The chain around whatever transport a client picks for a URL.
+
+Rules of this file:
+
+- The client's own `_send_single_request` runs unchanged: cookies, elapsed and logging are the stack's. It only
+  finds a chained transport where it asks for one.
+- What the client, the user or a mocking library put in place as transport is what gets called.
+- A request passes one chain: a chained transport is never chained again.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from netkit.errors import BodyClosed, ConfigError, NetkitError, PluginError, TransportError
+from netkit.flow import run_sync
+from netkit.messages import Request, Response
+from netkit_adapters.httpx.failures import classify, to_native
+from netkit_adapters.httpx.messages import Exchange, native_response, response_headers
+from netkit_adapters.httpx.stack import Stack
+from netkit_adapters.httpx.streams import AsyncBody, NativeBody, ReadBody, SyncBody, Synthetic
+
+if TYPE_CHECKING:
+    from netkit.edge import Edge
+
+__all__ = ["AsyncChained", "Shapes", "SyncChained", "View", "Wiring", "async_terminal", "sync_terminal"]
+
+
+class Shapes:
+    """The classes of one stack that must derive from its own: made once per stack."""
+
+    def __init__(self, stack: Stack) -> None:
+        native = stack.native
+        self.stack = stack
+        self.sync_chained: Any = type("ChainedTransport", (SyncChained, native.BaseTransport), {})
+        self.async_chained: Any = type("AsyncChainedTransport", (AsyncChained, native.AsyncBaseTransport), {})
+        self.sync_body: Any = type("ObservedStream", (SyncBody, native.SyncByteStream), {})
+        self.async_body: Any = type("AsyncObservedStream", (AsyncBody, native.AsyncByteStream), {})
+        both = (Synthetic, native.SyncByteStream, native.AsyncByteStream)
+        self.synthetic: Any = type("SyntheticStream", both, {})
+
+
+class Wiring:
+    """What every hop of one client needs. Knows nothing of the client, so that no cycle keeps it alive."""
+
+    def __init__(self, shapes: Shapes, *, asynchronous: bool) -> None:
+        self.stack = shapes.stack
+        self.chained = shapes.async_chained if asynchronous else shapes.sync_chained
+        self.observed = shapes.async_body if asynchronous else shapes.sync_body
+        self.synthetic = shapes.synthetic
+        self.abandoned: deque[NativeBody] = deque()
+        self.edge: Edge
+
+    def failed_body(self, error: BaseException) -> TransportError | None:
+        return classify(self.stack, error, processed=True)
+
+    def wrap(self, native: Any) -> Response:
+        """The neutral form of what a transport returned; its stream is observed from now on."""
+        body: Any
+        if native.is_closed:
+            body = ReadBody(native.stream)
+        else:
+            length = native.headers.get("content-length", "")
+            size = int(length) if length.isdigit() else None
+            body = native.stream = self.observed(native.stream, size, self.failed_body, self.abandoned.append)
+        version = native.extensions.get("http_version", b"HTTP/1.1")
+        extensions = {"http_version": version.decode("ascii", "replace")}
+        return Response(
+            native.status_code, lambda: response_headers(native), body, extensions=extensions, native=native
+        )
+
+    def failed(self, error: Exception) -> TransportError | None:
+        return classify(self.stack, error)
+
+
+class View:
+    """A client's `_send_single_request` runs with this in place of the client: every attribute is the client's, but
+    `_transport_for_url` gives the transport with the chain around it."""
+
+    __slots__ = ("_netkit_client", "_netkit_wiring")
+
+    def __init__(self, client: Any, wiring: Wiring) -> None:
+        put = object.__setattr__
+        put(self, "_netkit_client", client)
+        put(self, "_netkit_wiring", wiring)
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> type:
+        # `super()` in an override between netkit's class and the stack's asks for it.
+        return type(self._netkit_client)
+
+    def _transport_for_url(self, url: Any) -> Any:
+        pick = self._netkit_client._transport_for_url
+        transport = pick(url)
+        wiring = self._netkit_wiring
+        return transport if isinstance(transport, _Chained) else wiring.chained(wiring, transport, pick)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._netkit_client, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self._netkit_client, name, value)
+
+
+class _Chained:
+    """One hop's transport with the chain around it; everything but the sending is the transport's own."""
+
+    def __init__(self, wiring: Wiring, transport: Any, pick: Callable[[Any], Any]) -> None:
+        self._netkit_wiring = wiring
+        self._netkit_transport = transport
+        self._netkit_pick = pick
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_netkit"):
+            raise AttributeError(name)
+        return getattr(self._netkit_transport, name)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._netkit_transport!r}>"
+
+
+class SyncChained(_Chained):
+    """A transport for threads; the per-stack class adds the native transport type."""
+
+    def handle_request(self, request: Any) -> Any:
+        wiring = self._netkit_wiring
+        if wiring.abandoned:
+            reap(wiring)
+        exchange = Exchange(wiring, request, self._netkit_transport, self._netkit_pick)
+        neutral = exchange.neutral
+        try:
+            response = run_sync(wiring.edge.select(neutral.url)(neutral))
+            return _delivered(exchange, response) or _made(exchange, response, run_sync(response.read()))
+        except BaseException as error:
+            failure = _ended(exchange, error)
+        try:
+            raise to_native(wiring.stack, failure)
+        finally:
+            del failure
+
+
+class AsyncChained(_Chained):
+    """A transport for tasks; the per-stack class adds the native transport type."""
+
+    async def handle_async_request(self, request: Any) -> Any:
+        wiring = self._netkit_wiring
+        if wiring.abandoned:
+            await reap_async(wiring)
+        exchange = Exchange(wiring, request, self._netkit_transport, self._netkit_pick)
+        neutral = exchange.neutral
+        try:
+            response = await wiring.edge.select(neutral.url)(neutral)
+            return _delivered(exchange, response) or _made(exchange, response, await response.read())
+        except BaseException as error:
+            failure = _ended(exchange, error)
+        try:
+            raise to_native(wiring.stack, failure)
+        finally:
+            del failure
+
+
+def _delivered(exchange: Exchange, response: Response) -> Any:
+    """The native response to hand out for `response`; None where a layer answered by itself."""
+    native = response.native
+    if native is None:
+        return None
+    if len(response.extensions) > 1:
+        native.extensions.update({k: v for k, v in response.extensions.items() if k not in native.extensions})
+    _observe(exchange, response)
+    return native
+
+
+def _made(exchange: Exchange, response: Response, content: bytes) -> Any:
+    _observe(exchange, response)
+    native = native_response(exchange.wiring, response, content, response.body)
+    native.extensions.update({k: v for k, v in response.extensions.items() if k not in native.extensions})
+    return native
+
+
+def _observe(exchange: Exchange, response: Response) -> None:
+    call = exchange.call
+    response.body.observe(call.first_byte, exchange.wiring.edge.tell_end(exchange.neutral, call, response.status))
+
+
+def _ended(exchange: Exchange, error: BaseException) -> NetkitError:
+    """End the call with `error`. Returns the error where the caller must see another one instead, raised outside
+    the handler so that a native exception keeps its own context; raises it again otherwise."""
+    exchange.wiring.edge.tell_end(exchange.neutral, exchange.call, None)(error)
+    if not isinstance(error, NetkitError) or isinstance(error, (ConfigError, PluginError)):
+        raise error
+    return error
+
+
+async def sync_terminal(request: Request) -> Response:
+    """The innermost `send` of a Client: the client's own transport."""
+    exchange: Exchange = request.native
+    wiring = exchange.wiring
+    transport, native = exchange.next_attempt(request, asynchronous=False)
+    wiring.edge.meter.attempt(exchange.call)
+    try:
+        response = transport.handle_request(native)
+    except Exception as error:
+        failure = wiring.failed(error)
+        if failure is None:
+            raise
+        try:
+            raise failure from error
+        finally:
+            del failure
+    return wiring.wrap(response)
+
+
+async def async_terminal(request: Request) -> Response:
+    """The innermost `send` of an AsyncClient: the client's own transport."""
+    exchange: Exchange = request.native
+    wiring = exchange.wiring
+    transport, native = exchange.next_attempt(request, asynchronous=True)
+    wiring.edge.meter.attempt(exchange.call)
+    try:
+        response = await transport.handle_async_request(native)
+    except Exception as error:
+        failure = wiring.failed(error)
+        if failure is None:
+            raise
+        try:
+            raise failure from error
+        finally:
+            del failure
+    return wiring.wrap(response)
+
+
+def reap(wiring: Wiring) -> None:
+    """End what was abandoned since the last call: its connection is closed, its observers are told."""
+    while wiring.abandoned:
+        body: Any = wiring.abandoned.popleft()
+        body.close()
+
+
+async def reap_async(wiring: Wiring) -> None:
+    """As `reap`, for an AsyncClient. A body of another loop is only told."""
+    while wiring.abandoned:
+        body: Any = wiring.abandoned.popleft()
+        if body.is_here():
+            await body.aclose()
+        else:
+            body.end(BodyClosed("abandoned"))

@@ -1,0 +1,248 @@
+"""Response bodies: each native stream with its observers, its one end, and its connection's release.
+
+Rules of this file:
+
+- Chunks pass one by one, as the stack delivers them; nothing is gathered unless a layer asks for it by `read()`.
+- At the end of the body the native stream is closed first, then the end is told: who hears of it finds the
+  connection free.
+- An abandoned response is found by the garbage collector, in any thread and under any lock: it is only noted there,
+  and ended at the client's next call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+from typing import Any, Final
+
+from netkit.errors import BodyClosed, TransportError
+from netkit.messages import OnChunk, OnEnd, ResponseBody
+
+__all__ = ["AsyncBody", "NativeBody", "ReadBody", "SyncBody", "Synthetic"]
+
+DRAIN_LIMIT: Final = 64 * 1024
+"""Bytes of a declared remainder that `discard()` reads to keep a connection; more than that and it is closed."""
+
+
+class NativeBody(ResponseBody):
+    """What sync and async bodies share. `failed` makes the neutral error of a native one; `abandon` notes a body
+    that nobody holds any more."""
+
+    def __init__(
+        self,
+        inner: Any,
+        size: int | None,
+        failed: Callable[[BaseException], TransportError | None],
+        abandon: Callable[[NativeBody], None],
+    ) -> None:
+        super().__init__()
+        self._inner = inner
+        self._size = size
+        self._failed = failed
+        self._abandon = abandon
+        self._closed = False
+        self._kept: list[bytes] | None = None
+        self._seen = 0
+
+    def failure(self, error: BaseException) -> BaseException:
+        """The neutral error for `error`, itself where it is none of the exchange's."""
+        found = self._failed(error)
+        if found is None:
+            return error
+        found.__cause__ = error
+        return found
+
+    def kept(self) -> Iterator[bytes]:
+        """What a layer had read, through the observers that came after it."""
+        for chunk in self._kept or ():
+            passed = chunk
+            for on_chunk in self._on_chunk[self._seen :]:
+                passed = on_chunk(passed)
+            yield passed
+
+    def keep(self, chunks: list[bytes]) -> bytes:
+        self._kept = chunks
+        self._seen = len(self._on_chunk)
+        return b"".join(chunks)
+
+    def small(self) -> bool:
+        return self._size is not None and self._size <= DRAIN_LIMIT
+
+    def __del__(self) -> None:
+        if not self.ended:
+            self._abandon(self)
+
+
+class SyncBody(NativeBody):
+    """A body read by a thread; the per-stack class adds the native stream type."""
+
+    def __iter__(self) -> Iterator[bytes]:
+        if self._kept is not None:
+            yield from self.kept()
+            return
+        try:
+            for chunk in self._inner:
+                yield self.chunk(chunk)
+        except GeneratorExit:
+            # The reader paused for good; the response's own close, or the collector, ends it.
+            raise
+        except BaseException as error:
+            self.end(self.failure(error))
+            raise
+        self._close()
+        self.end()
+
+    def _close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            close = getattr(self._inner, "close", None)
+            if close is not None:
+                close()
+
+    def close(self) -> None:
+        try:
+            self._close()
+        finally:
+            if not self.ended:
+                self.end(BodyClosed("closed"))
+
+    async def read(self) -> bytes:
+        if self._kept is not None:
+            return b"".join(self._kept)
+        try:
+            chunks = [self.chunk(chunk) for chunk in self._inner]
+            self._close()
+        except BaseException as error:
+            failure = self.failure(error)
+            try:
+                self._close()
+            finally:
+                self.end(failure)
+            if failure is error:
+                raise
+            raise failure from error
+        content = self.keep(chunks)
+        self.end()
+        return content
+
+    async def discard(self) -> None:
+        if self.small() and not self.ended:
+            try:
+                for _ in self._inner:
+                    pass
+            except Exception:  # noqa: BLE001 - whoever discards wants no news of it; the connection closes below
+                pass
+        self.close()
+
+
+class AsyncBody(NativeBody):
+    """A body read by a task; the per-stack class adds the native stream type."""
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        if self._kept is not None:
+            for chunk in self.kept():
+                yield chunk
+            return
+        inner = self._inner.__aiter__()
+        try:
+            async for chunk in inner:
+                yield self.chunk(chunk)
+        except GeneratorExit:
+            raise
+        except BaseException as error:
+            self.end(self.failure(error))
+            raise
+        finally:
+            if isinstance(inner, AsyncGenerator):
+                await inner.aclose()
+        await self._close()
+        self.end()
+
+    async def _close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            close = getattr(self._inner, "aclose", None)
+            if close is not None:
+                await close()
+
+    async def aclose(self) -> None:
+        try:
+            await self._close()
+        finally:
+            if not self.ended:
+                self.end(BodyClosed("closed"))
+
+    async def read(self) -> bytes:
+        if self._kept is not None:
+            return b"".join(self._kept)
+        try:
+            chunks = [self.chunk(chunk) async for chunk in self._inner]
+            await self._close()
+        except BaseException as error:
+            failure = self.failure(error)
+            try:
+                await self._close()
+            finally:
+                self.end(failure)
+            if failure is error:
+                raise
+            raise failure from error
+        content = self.keep(chunks)
+        self.end()
+        return content
+
+    async def discard(self) -> None:
+        if self.small() and not self.ended:
+            try:
+                async for _ in self._inner:
+                    pass
+            except Exception:  # noqa: BLE001 - whoever discards wants no news of it; the connection closes below
+                pass
+        await self.aclose()
+
+
+class ReadBody(ResponseBody):
+    """The body of a native response that came complete (mock transports make them): all of it is there at once.
+
+    Observers are told at once; what they make of the chunk cannot change the response any more.
+    """
+
+    def __init__(self, stream: Any) -> None:
+        super().__init__()
+        self._stream = stream
+        self.end()
+
+    def observe(self, on_chunk: OnChunk | None = None, on_end: OnEnd | None = None) -> None:
+        if on_chunk is not None:
+            for chunk in self._stream:
+                on_chunk(chunk)
+        if on_end is not None:
+            on_end(None)
+
+    async def read(self) -> bytes:
+        return b"".join(self._stream)
+
+    async def discard(self) -> None:
+        pass
+
+
+class Synthetic:
+    """The stream of a native response made from a layer's own answer; serves both worlds."""
+
+    def __init__(self, body: ResponseBody, content: bytes) -> None:
+        self._body = body
+        self._content = content
+
+    def __iter__(self) -> Iterator[bytes]:
+        yield self._body.chunk(self._content)
+        self._body.end()
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        yield self._body.chunk(self._content)
+        self._body.end()
+
+    def close(self) -> None:
+        if not self._body.ended:
+            self._body.end(BodyClosed("closed"))
+
+    async def aclose(self) -> None:
+        self.close()

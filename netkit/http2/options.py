@@ -1,0 +1,167 @@
+"""What the engine is told: its options, where to connect, and one request."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import AsyncIterable, Callable, Hashable, Iterable
+from typing import Any, Literal, TypeAlias
+
+import msgspec
+
+from netkit.http2.protocol import Header
+
+__all__ = ["Body", "ConnectSpec", "H2Request", "Http1Only", "Http2Options", "ProxySpec"]
+
+Body: TypeAlias = "bytes | Iterable[bytes] | AsyncIterable[bytes] | None"
+
+
+class Http2Options(msgspec.Struct, frozen=True):
+    """Options of one engine. Sizes in bytes, times in seconds; None means no limit.
+
+    The defaults are those of SEMANTICS `http2` and `pool`.
+    """
+
+    max_connections: int = 16
+    """Connections per key."""
+    max_streams: int = 100
+    """Streams per connection; never above what the server allows."""
+    stream_window: int = 8 << 20
+    connection_window: int = 32 << 20
+    max_frame_size: int = 64 << 10
+    ping_interval: float | None = 15.0
+    ping_timeout: float = 15.0
+    upload_lane: bool = True
+    """Bodies above `upload_lane_size` prefer a connection without open streams, or a new one."""
+    upload_lane_size: int = 256 << 10
+    buffer_budget: int = 256 << 20
+    """Received, unread bytes in this process beyond which connection windows are held too."""
+    distribution: Literal["pack", "spread"] = "pack"
+    connect_timeout: float | None = 3.0
+    """DNS, TCP, proxy, TLS and the server's first SETTINGS together; a request's own limit cuts it shorter."""
+    acquire_timeout: float | None = 1.0
+    max_queue: int = 1000
+    """Callers that may wait per key; one more gets `QueueFull` at once."""
+    max_lifetime: float | None = 3600.0
+    """Jittered by up to a tenth, so that connections do not all end together."""
+    idle_timeout: float | None = 60.0
+    max_requests: int | None = None
+    fallback_ttl: float = 600.0
+    """How long a key that spoke HTTP/1.1 is remembered."""
+    max_header_list: int = 64 << 10
+    machine: str | None = None
+    """"ngh2" or "h2"; None: NETKIT_HTTP2_ENGINE, else the best that is installed."""
+
+
+class ProxySpec(msgspec.Struct, frozen=True):
+    """An HTTP CONNECT proxy. `ssl` is set for an https:// proxy; `authorization` is the Proxy-Authorization value."""
+
+    host: str
+    port: int
+    ssl: ssl.SSLContext | None = None
+    authorization: str | None = None
+    headers: tuple[tuple[str, str], ...] = ()
+
+
+class ConnectSpec(msgspec.Struct, frozen=True):
+    """Where and how to connect.
+
+    `ssl` must offer "h2" by ALPN (and "http/1.1", unless the server is known); None means HTTP/2 with prior
+    knowledge over plain TCP. `server_hostname` None: `host`. `socket_options` are (level, name, value) triples.
+    """
+
+    host: str
+    port: int
+    ssl: ssl.SSLContext | None = None
+    server_hostname: str | None = None
+    local_address: tuple[str, int] | None = None
+    unix_path: str | None = None
+    proxy: ProxySpec | None = None
+    socket_options: tuple[tuple[int, int, int], ...] = ()
+    tcp_keepalive: tuple[int, int, int] | None = (60, 15, 4)
+    """Seconds idle, seconds between probes, probes; None: off."""
+    happy_eyeballs_delay: float | None = 0.25
+
+
+class H2Request:
+    """One request as the engine takes it; the same object may not be sent twice at once.
+
+    `key` names the pool: origin, TLS settings, proxy, server_hostname, whatever must not be shared. `headers` are
+    pairs of bytes in any case; hop-by-hop ones are dropped, `host` becomes `:authority`. A body that is neither
+    bytes nor None needs `reopen()` to be resent: it is called for a fresh iterable each time but the first.
+    `read_timeout` is the longest silence while the caller waits for bytes, `write_timeout` the longest stall of an
+    upload, `pool_timeout` the wait for a free stream; None: no limit (`pool_timeout` and `connect_timeout`: the
+    engine's own, math.inf: no limit).
+    """
+
+    __slots__ = (
+        "authority",
+        "body",
+        "body_size",
+        "connect",
+        "connect_timeout",
+        "headers",
+        "key",
+        "method",
+        "path",
+        "pool_timeout",
+        "read_timeout",
+        "reopen",
+        "replayable",
+        "scheme",
+        "write_timeout",
+    )
+
+    def __init__(
+        self,
+        key: Hashable,
+        connect: ConnectSpec,
+        method: bytes,
+        authority: bytes,
+        path: bytes,
+        headers: list[Header],
+        body: Body = None,
+        *,
+        scheme: bytes = b"https",
+        body_size: int | None = None,
+        reopen: Callable[[], Any] | None = None,
+        replayable: bool = True,
+        connect_timeout: float | None = None,
+        read_timeout: float | None = None,
+        write_timeout: float | None = None,
+        pool_timeout: float | None = None,
+    ) -> None:
+        self.key = key
+        self.connect = connect
+        self.method = method
+        self.authority = authority
+        self.path = path
+        self.headers = headers
+        self.body = body
+        self.scheme = scheme
+        self.body_size = len(body) if isinstance(body, bytes) else body_size
+        self.reopen = reopen
+        self.replayable = replayable
+        self.connect_timeout = connect_timeout
+        self.read_timeout = read_timeout
+        self.write_timeout = write_timeout
+        self.pool_timeout = pool_timeout
+
+    def __repr__(self) -> str:
+        path = self.path.partition(b"?")[0].decode("latin-1")
+        return f"<H2Request {self.method.decode('latin-1')} {path}>"
+
+
+class Http1Only:
+    """The outcome "this server does not speak HTTP/2 here": nothing was sent, use the stack's own transport.
+
+    Remembered per key for `fallback_ttl`. `reason` is "alpn" or "http_1_1_required".
+    """
+
+    __slots__ = ("key", "reason")
+
+    def __init__(self, key: Hashable, reason: str = "alpn") -> None:
+        self.key = key
+        self.reason = reason
+
+    def __repr__(self) -> str:
+        return f"<Http1Only {self.reason}>"
