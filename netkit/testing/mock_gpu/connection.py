@@ -39,8 +39,14 @@ class Codec(Protocol):
     def goaway(self, code: int, last_stream: int | None, *, debug: bytes) -> None: ...
     def change_settings(self, settings: Mapping[int, int]) -> None: ...
     def ping(self) -> None: ...
+    def flush(self) -> None:
+        """Hand everything that the protocol has ready to the wire."""
+        if self.codec is not None:
+            self.codec.flush()
+
     def write_raw(self, data: bytes) -> None: ...
     def finish_then_close(self) -> None: ...
+    def flush(self) -> None: ...
 
 
 @dataclass(slots=True)
@@ -166,20 +172,28 @@ class Connection:
 
     def close(self) -> None:
         """Flush, close_notify, FIN."""
+        self.flush()
         self.wire.close()
 
     def half_close(self) -> None:
         """FIN now, and go on reading."""
+        self.flush()
         self.wire.half_close()
 
     def reset(self) -> None:
-        """TCP RST (SO_LINGER 0)."""
+        """TCP RST (SO_LINGER 0), after what was already answered."""
+        self.flush()
         self.wire.reset()
 
     def black_hole(self) -> None:
         """Read and write nothing from now on, and keep the socket open."""
         self.note("fault", {"name": "black_hole"})
         self.wire.swallow()
+
+    def flush(self) -> None:
+        """Hand everything that the protocol has ready to the wire."""
+        if self.codec is not None:
+            self.codec.flush()
 
     def write_raw(self, data: bytes) -> None:
         """Put bytes on the wire past the protocol (on HTTP/2: between two frames)."""
@@ -195,8 +209,14 @@ class Connection:
     def goaway(self, code: int, last_stream: int | None, *, debug: bytes) -> None: ...
     def change_settings(self, settings: Mapping[int, int]) -> None: ...
     def ping(self) -> None: ...
+    def flush(self) -> None:
+        """Hand everything that the protocol has ready to the wire."""
+        if self.codec is not None:
+            self.codec.flush()
+
     def write_raw(self, data: bytes) -> None: ...
     def finish_then_close(self) -> None: ...
+    def flush(self) -> None: ...
 
 
 @dataclass(slots=True)
@@ -322,20 +342,28 @@ class Connection:
 
     def close(self) -> None:
         """Flush, close_notify, FIN."""
+        self.flush()
         self.wire.close()
 
     def half_close(self) -> None:
         """FIN now, and go on reading."""
+        self.flush()
         self.wire.half_close()
 
     def reset(self) -> None:
-        """TCP RST (SO_LINGER 0)."""
+        """TCP RST (SO_LINGER 0), after what was already answered."""
+        self.flush()
         self.wire.reset()
 
     def black_hole(self) -> None:
         """Read and write nothing from now on, and keep the socket open."""
         self.note("fault", {"name": "black_hole"})
         self.wire.swallow()
+
+    def flush(self) -> None:
+        """Hand everything that the protocol has ready to the wire."""
+        if self.codec is not None:
+            self.codec.flush()
 
     def write_raw(self, data: bytes) -> None:
         """Put bytes on the wire past the protocol (on HTTP/2: between two frames)."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import time
 from collections.abc import Mapping
 from http import HTTPStatus
 from typing import TYPE_CHECKING, NoReturn
@@ -130,12 +131,15 @@ class Http1:
         if self._options.announce_keep_alive and self._options.keep_alive_timeout and not self._closing:
             lines.append(f"keep-alive: timeout={self._options.keep_alive_timeout:g}\r\n")
         exchange.status = status
-        exchange.first_byte = asyncio.get_running_loop().time()
+        exchange.first_byte = time.monotonic()
         lines.append("\r\n")
         return "".join(lines).encode("latin-1")
 
     def write_raw(self, data: bytes) -> None:
         self._wire.write(data)
+
+    def flush(self) -> None:
+        """Nothing waits here."""
 
     def finish_then_close(self) -> None:
         self._closing = True
