@@ -28,11 +28,13 @@ class PoolCounts(msgspec.Struct, frozen=True):
 
 class SocketSettings(msgspec.Struct, frozen=True):
     """How sockets are opened: `connect_timeout` in seconds where the caller gave none (None: the stack's own),
-    socket options as (level, option, value), and the number of idle connections kept per origin."""
+    socket options as (level, option, value), the number of idle connections kept per origin, and how many to open
+    ahead (more than 0 only where the pool's `supports` names "warm")."""
 
     connect_timeout: float | None
     socket_options: tuple[tuple[int, int, int], ...]
     max_idle: int
+    warm: int = 0
 
 
 class ConnectionPolicy(Protocol):
