@@ -1,7 +1,8 @@
 """How long an idle connection may be trusted: what the server says, else what was seen to work.
 
 A server closes what lies idle, and a request that meets this close half-way fails though nobody did wrong. uvicorn
-(and so vLLM) closes after 5 s, nginx after 75, a load balancer after 60: no one number fits, so it is learned per origin.
+(and so vLLM) closes after 5 s, nginx after 75, a load balancer after 60: no one number fits, so each origin's is
+learned.
 
 Rules of this file:
 

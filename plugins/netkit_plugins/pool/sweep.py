@@ -2,8 +2,8 @@
 
 Why a watcher: a server that closes an idle connection leaves a dead socket here until someone looks. Why not a thread
 per session: a program with a hundred sessions would have a hundred threads that do nothing. So in threads one
-watcher serves the whole process, in loops one serves each session and loop (a loop's sockets are its own); each ends by
-itself when no connection is open, and at the latest when its last session is closed or forgotten.
+watcher serves the whole process, in loops one serves each session and loop (a loop's sockets are its own); each ends
+by itself when no connection is open, and at the latest when its last session is closed or forgotten.
 
 Rules of this file:
 
@@ -72,9 +72,12 @@ class Sweeper:
             self._watched.discard(pool)
             if self._watched:
                 return
-            running, self._running, self._due = self._running, {}, {}
-        for watcher in running.values():
-            watcher.cancel()
+            self._due.clear()
+            # A task may be cancelled from its own loop only; the others see at their next look that they are done.
+            mine = [self._running.pop(key, None) for key in (0, threading.get_ident())]
+        for watcher in mine:
+            if watcher is not None:
+                watcher.cancel()
 
     async def _watch(self, key: int, runtime: Runtime) -> None:
         mine = self._due.get(key)
@@ -88,14 +91,18 @@ class Sweeper:
                         return
                     mine = self._due[key] = runtime.now() + interval + GRACE
                 await runtime.sleep(interval)
-                for pool in list(self._watched):
-                    if not pool.sweep():
-                        self._watched.discard(pool)
+                self._sweep()
         finally:
             with self._lock:
                 if self._due.get(key) == mine:
                     self._due.pop(key, None)
                     self._running.pop(key, None)
+
+    def _sweep(self) -> None:
+        # In a function of its own: a variable of the loop above would keep the last pool alive through the sleep.
+        for pool in list(self._watched):
+            if not pool.sweep():
+                self._watched.discard(pool)
 
     def __repr__(self) -> str:
         return f"<Sweeper watched={len(self._watched)} running={len(self._running)}>"
