@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-__all__ = ["redact", "shown", "without_secrets"]
+__all__ = ["redact", "shown", "shown_at", "without_secrets"]
 
 HIDDEN: Final = "***"
 _SECRET = re.compile(
@@ -48,6 +48,16 @@ def shown(key: str, value: Any) -> str:
     """`value` for an error message: redacted, on one line, cut."""
     text = " ".join(repr(redact(key, value)).split())
     return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
+
+
+def shown_at(path: str, value: Any) -> str:
+    """`shown` for the value at a path below an option: what lies below a secret or among headers is hidden."""
+    names = [name for name in re.split(r"[.\[\]]+", path) if name and not name.isdigit()]
+    if any(_SECRET.search(name.casefold()) for name in names):
+        return HIDDEN
+    if path != names[0] and any(_HEADERS.search(name.casefold()) for name in names):
+        return HIDDEN
+    return shown(names[-1], value)
 
 
 def without_secrets(message: str, key: str, value: Any) -> str:

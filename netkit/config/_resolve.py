@@ -15,7 +15,7 @@ from typing import Any
 from netkit.config._convert import Mismatch, convert, parse
 from netkit.config._levels import Level
 from netkit.config._options import MISSING, Option, options_of
-from netkit.config._redact import shown, without_secrets
+from netkit.config._redact import shown, shown_at, without_secrets
 from netkit.config._suggest import did_you_mean
 from netkit.errors import ConfigError, PluginError
 from netkit.plugins import DEFAULT_LAYERS, DEFAULT_PLUGINS, TRANSPORTS, Registration, Registry
@@ -159,7 +159,7 @@ def _explained(mismatch: Mismatch, level: Level, name: str, option: Option) -> s
     if mismatch.problem:
         problem = without_secrets(mismatch.problem, key, mismatch.value)
         return f"{place}: {problem}"
-    return f"{place}: must be {mismatch.expected}, not {shown(key, mismatch.value)}"
+    return f"{place}: must be {mismatch.expected}, not {shown_at(option.name + mismatch.path, mismatch.value)}"
 
 
 def _owner(key: str, registry: Registry, prefix: str) -> str:
