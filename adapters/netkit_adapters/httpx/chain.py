@@ -24,6 +24,7 @@ from netkit_adapters.httpx.streams import AsyncBody, NativeBody, ReadBody, SyncB
 
 if TYPE_CHECKING:
     from netkit.edge import Edge
+    from netkit_adapters.httpx.pool import HttpcorePool
 
 __all__ = ["AsyncChained", "Shapes", "SyncChained", "View", "Wiring", "async_terminal", "sync_terminal"]
 
@@ -45,10 +46,13 @@ class Shapes:
 class Wiring:
     """What every hop of one client needs. Knows nothing of the client, so that no cycle keeps it alive."""
 
-    def __init__(self, shapes: Shapes, *, asynchronous: bool) -> None:
+    def __init__(self, shapes: Shapes, pool: HttpcorePool, *, asynchronous: bool) -> None:
         self.stack = shapes.stack
+        self.pool = pool
+        self.asynchronous = asynchronous
         self.chained = shapes.async_chained if asynchronous else shapes.sync_chained
         self.observed = shapes.async_body if asynchronous else shapes.sync_body
+        self.expected = shapes.stack.native.AsyncByteStream if asynchronous else shapes.stack.native.SyncByteStream
         self.synthetic = shapes.synthetic
         self.abandoned: deque[NativeBody] = deque()
         self.edge: Edge
@@ -58,13 +62,17 @@ class Wiring:
 
     def wrap(self, native: Any) -> Response:
         """The neutral form of what a transport returned; its stream is observed from now on."""
+        stream = native.stream
         body: Any
         if native.is_closed:
-            body = ReadBody(native.stream)
+            body = ReadBody(stream if isinstance(stream, self.stack.native.ByteStream) else (native.content,))
+        elif not isinstance(stream, self.expected):
+            # Of the other world: the client says so by itself.
+            body = ReadBody(())
         else:
             length = native.headers.get("content-length", "")
             size = int(length) if length.isdigit() else None
-            body = native.stream = self.observed(native.stream, size, self.failed_body, self.abandoned.append)
+            body = native.stream = self.observed(stream, size, self.failed_body, self.abandoned.append)
         version = native.extensions.get("http_version", b"HTTP/1.1")
         extensions = {"http_version": version.decode("ascii", "replace")}
         return Response(
@@ -129,12 +137,14 @@ class SyncChained(_Chained):
         if wiring.abandoned:
             reap(wiring)
         exchange = Exchange(wiring, request, self._netkit_transport, self._netkit_pick)
-        neutral = exchange.neutral
+        neutral = exchange.begin()
         try:
             response = run_sync(wiring.edge.select(neutral.url)(neutral))
-            return _delivered(exchange, response) or _made(exchange, response, run_sync(response.read()))
+            return _delivered(exchange, neutral, response) or _made(
+                exchange, neutral, response, run_sync(response.read())
+            )
         except BaseException as error:
-            failure = _ended(exchange, error)
+            failure = _ended(exchange, neutral, error)
         try:
             raise to_native(wiring.stack, failure)
         finally:
@@ -149,45 +159,47 @@ class AsyncChained(_Chained):
         if wiring.abandoned:
             await reap_async(wiring)
         exchange = Exchange(wiring, request, self._netkit_transport, self._netkit_pick)
-        neutral = exchange.neutral
+        neutral = exchange.begin()
         try:
             response = await wiring.edge.select(neutral.url)(neutral)
-            return _delivered(exchange, response) or _made(exchange, response, await response.read())
+            return _delivered(exchange, neutral, response) or _made(
+                exchange, neutral, response, await response.read()
+            )
         except BaseException as error:
-            failure = _ended(exchange, error)
+            failure = _ended(exchange, neutral, error)
         try:
             raise to_native(wiring.stack, failure)
         finally:
             del failure
 
 
-def _delivered(exchange: Exchange, response: Response) -> Any:
+def _delivered(exchange: Exchange, neutral: Request, response: Response) -> Any:
     """The native response to hand out for `response`; None where a layer answered by itself."""
     native = response.native
     if native is None:
         return None
     if len(response.extensions) > 1:
         native.extensions.update({k: v for k, v in response.extensions.items() if k not in native.extensions})
-    _observe(exchange, response)
+    _observe(exchange, neutral, response)
     return native
 
 
-def _made(exchange: Exchange, response: Response, content: bytes) -> Any:
-    _observe(exchange, response)
+def _made(exchange: Exchange, neutral: Request, response: Response, content: bytes) -> Any:
+    _observe(exchange, neutral, response)
     native = native_response(exchange.wiring, response, content, response.body)
     native.extensions.update({k: v for k, v in response.extensions.items() if k not in native.extensions})
     return native
 
 
-def _observe(exchange: Exchange, response: Response) -> None:
+def _observe(exchange: Exchange, neutral: Request, response: Response) -> None:
     call = exchange.call
-    response.body.observe(call.first_byte, exchange.wiring.edge.tell_end(exchange.neutral, call, response.status))
+    response.body.observe(call.first_byte, exchange.wiring.edge.tell_end(neutral, call, response.status))
 
 
-def _ended(exchange: Exchange, error: BaseException) -> NetkitError:
+def _ended(exchange: Exchange, neutral: Request, error: BaseException) -> NetkitError:
     """End the call with `error`. Returns the error where the caller must see another one instead, raised outside
     the handler so that a native exception keeps its own context; raises it again otherwise."""
-    exchange.wiring.edge.tell_end(exchange.neutral, exchange.call, None)(error)
+    exchange.wiring.edge.tell_end(neutral, exchange.call, None)(error)
     if not isinstance(error, NetkitError) or isinstance(error, (ConfigError, PluginError)):
         raise error
     return error

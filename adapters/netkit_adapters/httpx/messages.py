@@ -26,9 +26,9 @@ _NO_TIMEOUT = Timeout()
 
 class Exchange:
     """One hop of a client's call: what `Request.native` holds. `transport` is what the client picked for its URL,
-    `pick` how it picks for another one."""
+    `pick` how it picks for another one. It does not hold its neutral request: bodies must not wait for a collector."""
 
-    __slots__ = ("_headers", "attempted", "body", "call", "native", "neutral", "pick", "transport", "wiring")
+    __slots__ = ("_headers", "attempted", "body", "call", "native", "pick", "timeout", "transport", "url", "wiring")
 
     def __init__(self, wiring: Wiring, native: Any, transport: Any, pick: Any) -> None:
         self.wiring = wiring
@@ -37,19 +37,17 @@ class Exchange:
         self.pick = pick
         self.attempted = False
         self._headers: Headers | None = None
+        self.url = str(native.url)
         self.body = body_of(wiring.stack, native)
+        self.timeout = _timeout(native.extensions.get("timeout"))
         self.call: Call
+
+    def begin(self) -> Request:
+        """The neutral request, with its call's clock started."""
         extensions: dict[str, Any] = {}
-        self.neutral = Request(
-            native.method,
-            str(native.url),
-            self.headers,
-            self.body,
-            _timeout(native.extensions.get("timeout")),
-            extensions,
-            self,
-        )
-        self.call = extensions["call"] = wiring.edge.begin(self.neutral)
+        request = Request(self.native.method, self.url, self.headers, self.body, self.timeout, extensions, self)
+        self.call = extensions["call"] = self.wiring.edge.begin(request)
+        return request
 
     def headers(self) -> Headers:
         """The headers as text, in the encoding that httpx itself finds for them."""
@@ -60,11 +58,7 @@ class Exchange:
 
     def next_attempt(self, request: Request, *, asynchronous: bool) -> tuple[Any, Any]:
         """The transport and the native request for sending `request`, with its body at its beginning."""
-        transport, native, original = self.transport, self.native, self.neutral
-        if request is not original:
-            native = self._rebuilt(request, asynchronous=asynchronous)
-            if request.url is not original.url:
-                transport = self.pick(native.url)
+        transport, native = self._rebuilt(request, asynchronous=asynchronous)
         if self.attempted and request.body is self.body and self.body.content is None:
             if not self.body.replayable:
                 raise self.wiring.stack.native.StreamConsumed
@@ -72,39 +66,34 @@ class Exchange:
         self.attempted = True
         return transport, native
 
-    def _rebuilt(self, request: Request, *, asynchronous: bool) -> Any:
-        original, native, stack = self.neutral, self.native, self.wiring.stack
-        same_url = request.url is original.url
+    def _rebuilt(self, request: Request, *, asynchronous: bool) -> tuple[Any, Any]:
+        native, stack = self.native, self.wiring.stack
+        same_url = request.url is self.url
         same_body = request.body is self.body
-        same_headers = request.headers is self.headers()
-        same_timeout = request.timeout is original.timeout
-        if same_url and same_body and same_headers and same_timeout and request.method is original.method:
-            return native
+        same_headers = request._headers is self._headers or request._headers == self.headers
+        same_timeout = request.timeout is self.timeout
+        if same_url and same_body and same_headers and same_timeout and request.method is native.method:
+            return self.transport, native
         url = native.url if same_url else stack.native.URL(request.url)
         headers = request.headers
-        if not same_url and self.headers().get("host") == native.url.netloc.decode("ascii"):
+        if not same_url and headers.get("host") == native.url.netloc.decode("ascii"):
             headers = headers.set("Host", url.netloc.decode("ascii"))
         if not same_body:
             headers = _framed(headers, request.body)
-        extensions = native.extensions
-        if not same_timeout:
-            limits = request.timeout
-            extensions = {
-                **extensions,
-                "timeout": {
-                    "connect": limits.connect,
-                    "read": limits.read,
-                    "write": limits.write,
-                    "pool": limits.pool,
-                },
-            }
-        return stack.native.Request(
+        changed = stack.native.Request(
             request.method,
             url,
-            headers=native.headers if headers is self.headers() else _encoded(headers, native.headers.encoding),
+            headers=native.headers if headers is self._headers else _encoded(headers, native.headers.encoding),
             stream=native.stream if same_body else stream_of(stack, request.body, asynchronous=asynchronous),
-            extensions=extensions,
+            extensions=native.extensions
+            if same_timeout
+            else {**native.extensions, "timeout": _limits(request.timeout)},
         )
+        return self.transport if same_url else self.pick(url), changed
+
+
+def _limits(timeout: Timeout) -> dict[str, float | None]:
+    return {"connect": timeout.connect, "read": timeout.read, "write": timeout.write, "pool": timeout.pool}
 
 
 def _framed(headers: Headers, body: Body) -> Headers:

@@ -24,6 +24,8 @@ class Stack:
 
     name: str
     native: Any
+    client: type
+    async_client: type
     core: Any
     failures: dict[type, tuple[FailureKind, Verdict]]
     passed_on: tuple[type[Exception], ...]
@@ -40,6 +42,8 @@ class Stack:
         return cls(
             name=name,
             native=module,
+            client=module.Client,
+            async_client=module.AsyncClient,
             core=import_module("httpcore" if name == "httpx" else "httpcore2"),
             failures=_failures(module),
             passed_on=(module.UnsupportedProtocol, module.LocalProtocolError),

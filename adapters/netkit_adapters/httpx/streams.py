@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from netkit.errors import BodyClosed, TransportError
 from netkit.messages import OnChunk, OnEnd, ResponseBody
+from netkit_adapters.httpx.loops import current_loop
 
 __all__ = ["AsyncBody", "NativeBody", "ReadBody", "SyncBody", "Synthetic"]
 
@@ -136,6 +137,14 @@ class SyncBody(NativeBody):
 
 class AsyncBody(NativeBody):
     """A body read by a task; the per-stack class adds the native stream type."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self._loop = current_loop()
+
+    def is_here(self) -> bool:
+        """Whether the running loop is the one whose connection this body comes from."""
+        return self._loop is current_loop()
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         if self._kept is not None:

@@ -1,0 +1,158 @@
+"""What netkit keeps on a client, as one of its own classes or attached to an existing one.
+
+Rules of this file:
+
+- Nothing here holds a client but the client itself: it goes when its last user lets go.
+- `attach` sets attributes of the instance alone; `detach` removes exactly those.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from netkit.edge import Edge
+from netkit.runtime import Asyncio, Threads
+from netkit_adapters.httpx.chain import Shapes, View, Wiring, async_terminal, sync_terminal
+from netkit_adapters.httpx.pool import HttpcorePool
+
+if TYPE_CHECKING:
+    from netkit.config import Config, PluginSettings
+
+__all__ = ["Attaching", "wire"]
+
+T = TypeVar("T")
+
+_threads = Threads()
+_asyncio = Asyncio()
+
+
+def wire(
+    shapes: Shapes,
+    client: Any,
+    *,
+    plugins: Mapping[str, PluginSettings] | None,
+    config: Config | str | None,
+    explicit_limits: bool | None = None,
+) -> Wiring:
+    """The netkit side of one client. `explicit_limits` says whether its user chose pool limits; None: look at them."""
+    asynchronous = isinstance(client, shapes.stack.async_client)
+    pool = HttpcorePool(shapes.stack, client, explicit_limits=explicit_limits)
+    wiring = Wiring(shapes, pool, asynchronous=asynchronous)
+    wiring.edge = Edge(
+        stack=shapes.stack.name,
+        runtime=_asyncio if asynchronous else _threads,
+        terminal=async_terminal if asynchronous else sync_terminal,
+        plugins=plugins,
+        config=config,
+        pool=pool,
+    )
+    return wiring
+
+
+class _Sender:
+    """Takes the place of one client's `_send_single_request`."""
+
+    def __init__(self, client: Any, wiring: Wiring, settings: tuple[Any, Any]) -> None:
+        self._client = weakref.ref(client)
+        self.wiring = wiring
+        self.settings = settings
+
+    def __call__(self, request: Any) -> Any:
+        client = self._client()
+        if client is None:
+            raise RuntimeError("this client is a copy of one with netkit attached: attach netkit to the copy")
+        return type(client)._send_single_request(View(client, self.wiring), request)
+
+
+class _Closer:
+    """Takes the place of one client's `close`: closes what the layers hold too."""
+
+    def __init__(self, client: Any, wiring: Wiring) -> None:
+        self._client = weakref.ref(client)
+        self._wiring = wiring
+
+    def __call__(self) -> None:
+        client = self._client()
+        if client is not None:
+            type(client).close(client)
+        self._wiring.edge.close()
+
+
+class _AsyncCloser(_Closer):
+    """Takes the place of one client's `aclose`."""
+
+    async def __call__(self) -> None:  # type: ignore[override]
+        client = self._client()
+        if client is not None:
+            await type(client).aclose(client)
+        self._wiring.edge.close()
+
+
+class Attaching:
+    """`attach`, `detach` and `edge_of` for the clients of one stack. `faces` are netkit's own classes."""
+
+    def __init__(self, shapes: Shapes, faces: tuple[type, ...]) -> None:
+        self._shapes = shapes
+        self._faces = faces
+
+    def attach(
+        self, client: T, *, plugins: Mapping[str, PluginSettings] | None = None, config: Config | str | None = None
+    ) -> T:
+        """Put netkit into an existing client; returns it. See `netkit.attach`."""
+        found: Any = client
+        self._check(client)
+        settings = (plugins, config)
+        if isinstance(client, self._faces):
+            found._netkit_configure(settings)
+            return client
+        present = found.__dict__.get("_send_single_request")
+        if isinstance(present, _Sender):
+            if present.settings == settings:
+                return client
+            self.detach(client)
+        elif present is not None:
+            raise TypeError(f"{type(client).__name__} has its own _send_single_request: take that out before attach")
+        wiring = wire(self._shapes, client, plugins=plugins, config=config)
+        found._send_single_request = _Sender(client, wiring, settings)
+        name, closer = ("aclose", _AsyncCloser) if wiring.asynchronous else ("close", _Closer)
+        if name not in found.__dict__:
+            setattr(found, name, closer(client, wiring))
+        # `with client:` closes it without close().
+        weakref.finalize(client, wiring.edge.close).atexit = False
+        return client
+
+    def detach(self, client: Any) -> None:
+        """Take netkit out of a client to which it was attached."""
+        self._check(client)
+        if isinstance(client, self._faces):
+            raise TypeError(
+                f"a netkit {type(client).__name__} cannot be detached: use {self._shapes.stack.name}'s own"
+            )
+        present = client.__dict__.get("_send_single_request")
+        if isinstance(present, _Sender):
+            del client._send_single_request
+            for name in ("close", "aclose"):
+                if isinstance(client.__dict__.get(name), _Closer):
+                    delattr(client, name)
+            present.wiring.pool.restore()
+            present.wiring.edge.close()
+
+    def edge_of(self, client: Any) -> Edge:
+        """The netkit side of a client; TypeError when it has none."""
+        self._check(client)
+        if isinstance(client, self._faces):
+            found: Any = client
+            edge: Edge = found._netkit_wiring.edge
+            return edge
+        present = client.__dict__.get("_send_single_request")
+        if isinstance(present, _Sender):
+            return present.wiring.edge
+        raise TypeError(f"netkit is not attached to this {type(client).__name__}")
+
+    def _check(self, client: Any) -> None:
+        if not isinstance(client, (self._shapes.stack.client, self._shapes.stack.async_client)):
+            raise TypeError(
+                f"{type(client).__module__}.{type(client).__qualname__} is no client of {self._shapes.stack.name}"
+            )

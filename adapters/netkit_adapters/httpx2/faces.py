@@ -1,0 +1,108 @@
+"""`Client` and `AsyncClient` of httpx2 with netkit inside."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+import httpx2
+from httpx2 import AsyncClient as BaseAsyncClient
+from httpx2 import Client as BaseClient
+
+from netkit_adapters.httpx.chain import Shapes, View
+from netkit_adapters.httpx.clients import Attaching, wire
+from netkit_adapters.httpx.stack import Stack
+from netkit_adapters.httpx2.errors import FACES, KINDS
+
+if TYPE_CHECKING:
+    from netkit.config import Config, PluginSettings
+
+__all__ = ["ATTACHING", "SHAPES", "AsyncClient", "Client"]
+
+SHAPES: Final = Shapes(Stack.of(httpx2, FACES, KINDS))
+
+
+class Client(BaseClient):
+    """An `httpx2.Client` with netkit inside. Takes the same arguments, and two more.
+
+    Example::
+
+        client = netkit.Client(plugins={"retry": {"attempts": 5}}, timeout=30)
+        client.post(url, json=payload)
+
+    `plugins` maps names to True (on, with its defaults), False (off) or a table of options; it comes on top of the
+    project's configuration. `config` is a path, a `netkit.Config`, or None for the nearest pyproject.toml.
+    Raises `ConfigError` for anything that is wrong in either, before any request is made.
+    """
+
+    def __init__(
+        self,
+        *args: Any,
+        plugins: Mapping[str, PluginSettings] | None = None,
+        config: Config | str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(*args, **kwargs)
+        self._netkit_limits = "limits" in kwargs
+        self._netkit_configure((plugins, config))
+
+    def _netkit_configure(self, settings: tuple[Any, Any]) -> None:
+        if self.__dict__.get("_netkit_settings") == settings:
+            return
+        plugins, config = settings
+        wiring = wire(SHAPES, self, plugins=plugins, config=config, explicit_limits=self._netkit_limits)
+        self._netkit_wiring = wiring
+        self._netkit_settings = settings
+
+    def _send_single_request(self, request: httpx2.Request) -> httpx2.Response:
+        view: Any = View(self, self._netkit_wiring)
+        return super(Client, view)._send_single_request(request)
+
+    def close(self) -> None:
+        super().close()
+        self._netkit_wiring.edge.close()
+
+    def __exit__(self, *args: Any) -> None:
+        super().__exit__(*args)
+        self._netkit_wiring.edge.close()
+
+
+class AsyncClient(BaseAsyncClient):
+    """An `httpx2.AsyncClient` with netkit inside. Takes the same arguments, and `plugins` and `config` as `Client` does.
+
+    Runs on asyncio and trio.
+    """
+
+    def __init__(
+        self,
+        *args: Any,
+        plugins: Mapping[str, PluginSettings] | None = None,
+        config: Config | str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(*args, **kwargs)
+        self._netkit_limits = "limits" in kwargs
+        self._netkit_configure((plugins, config))
+
+    def _netkit_configure(self, settings: tuple[Any, Any]) -> None:
+        if self.__dict__.get("_netkit_settings") == settings:
+            return
+        plugins, config = settings
+        wiring = wire(SHAPES, self, plugins=plugins, config=config, explicit_limits=self._netkit_limits)
+        self._netkit_wiring = wiring
+        self._netkit_settings = settings
+
+    async def _send_single_request(self, request: httpx2.Request) -> httpx2.Response:
+        view: Any = View(self, self._netkit_wiring)
+        return await super(AsyncClient, view)._send_single_request(request)
+
+    async def aclose(self) -> None:
+        await super().aclose()
+        self._netkit_wiring.edge.close()
+
+    async def __aexit__(self, *args: Any) -> None:
+        await super().__aexit__(*args)
+        self._netkit_wiring.edge.close()
+
+
+ATTACHING: Final = Attaching(SHAPES, (Client, AsyncClient))
