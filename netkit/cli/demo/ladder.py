@@ -1,0 +1,75 @@
+"""The ladder: each step adds one thing that the field recommends, and is measured against step 1."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import msgspec
+
+__all__ = ["STEPS", "Outcome", "Step", "Workload"]
+
+
+class Step(msgspec.Struct, frozen=True):
+    """One rung. `plugins` is what netkit is given; None means the plain stack with a new connection per call."""
+
+    number: int
+    title: str
+    lesson: str
+    plugins: Mapping[str, Any] | None
+
+
+STEPS: Final = (
+    Step(
+        1,
+        "a connection per call",
+        "Every call pays for TCP and TLS before the GPU hears of it.",
+        None,
+    ),
+    Step(
+        2,
+        "pool",
+        "Connections are kept; a fair queue hands them out.",
+        {"http2": False, "pool": True},
+    ),
+)
+
+
+class Workload(msgspec.Struct, frozen=True):
+    """What every step sends: `inputs` one by one to `url`, `concurrency` at a time, trusting `ca_file`."""
+
+    url: str
+    ca_file: str
+    inputs: tuple[str, ...]
+    concurrency: int
+    dimensions: int
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """What one stack did on one step. Seconds; `latencies` has one entry per call that succeeded."""
+
+    step: int
+    stack: str
+    seconds: float
+    latencies: tuple[float, ...]
+    errors: int
+    connections: int
+    utilisation: float
+
+    @property
+    def rate(self) -> float:
+        """Requests per second."""
+        return len(self.latencies) / self.seconds if self.seconds else 0.0
+
+    @property
+    def mean(self) -> float:
+        return sum(self.latencies) / len(self.latencies) if self.latencies else 0.0
+
+    def percentile(self, share: float) -> float:
+        """The nearest-rank percentile of the latencies; 0.0 when nothing succeeded."""
+        ordered = sorted(self.latencies)
+        return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else 0.0
+
+
+Advance = Callable[[], None]
+"""Called after each call: how a progress bar moves."""

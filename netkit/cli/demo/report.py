@@ -1,0 +1,122 @@
+"""The demo's table on the terminal, and its page: one self-contained HTML file with charts."""
+
+from __future__ import annotations
+
+import html
+import platform
+from collections.abc import Sequence
+from importlib.metadata import version
+from typing import Any
+
+from netkit.cli.demo.ladder import Outcome, Step
+
+__all__ = ["page", "table"]
+
+
+def _change(outcome: Outcome, first: Outcome) -> str:
+    return "" if outcome is first or not first.rate else f"{outcome.rate / first.rate:.1f}x"
+
+
+def _rows(outcomes: Sequence[Outcome], steps: Sequence[Step]) -> list[list[str]]:
+    titles = {step.number: step.title for step in steps}
+    first = {outcome.stack: outcome for outcome in reversed(outcomes)}
+    return [
+        [
+            outcome.stack,
+            f"{outcome.step} {titles[outcome.step]}",
+            f"{outcome.rate:,.0f}",
+            f"{outcome.mean * 1e3:.1f}",
+            *(f"{outcome.percentile(share) * 1e3:.1f}" for share in (0.5, 0.95, 0.99)),
+            str(outcome.connections),
+            f"{outcome.utilisation:.0%}",
+            str(outcome.errors),
+            _change(outcome, first[outcome.stack]),
+        ]
+        for outcome in sorted(outcomes, key=lambda outcome: (list(first)[::-1].index(outcome.stack), outcome.step))
+    ]
+
+
+HEAD = ("stack", "step", "req/s", "mean ms", "P50", "P95", "P99", "conns", "GPU", "errors", "vs 1")
+
+
+def table(outcomes: Sequence[Outcome], steps: Sequence[Step]) -> Any:
+    """A rich table; one row for each stack and step."""
+    from rich.box import SIMPLE
+    from rich.table import Table
+
+    made = Table(title="Embeddings, one input per call (latencies in ms)", title_justify="left", box=SIMPLE)
+    for position, name in enumerate(HEAD):
+        made.add_column(name, justify="left" if position < 2 else "right", no_wrap=True)
+    previous = ""
+    for row in _rows(outcomes, steps):
+        if previous and row[0] != previous:
+            made.add_section()
+        previous = row[0]
+        made.add_row(*row)
+    return made
+
+
+_STYLE = """
+:root { color-scheme: light dark; --ink: #1b1f24; --soft: #6a737d; --line: #d9dee3; --bar: #2f6fde; --first: #b6bec8;
+        --back: #ffffff; }
+@media (prefers-color-scheme: dark) { :root { --ink: #e6e9ec; --soft: #98a2ad; --line: #343b43; --bar: #6b9cf5;
+        --first: #5a636d; --back: #15181c; } }
+body { font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--back); max-width: 64rem;
+       margin: 3rem auto; padding: 0 1.5rem; }
+h1 { font-size: 1.6rem; margin-bottom: .2rem; } h2 { font-size: 1.1rem; margin-top: 2.2rem; }
+p, li, figcaption { color: var(--soft); } strong { color: var(--ink); }
+table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; font-size: .88rem; }
+th, td { padding: .4rem .6rem; border-bottom: 1px solid var(--line); text-align: right; white-space: nowrap; }
+th:nth-child(-n+2), td:nth-child(-n+2) { text-align: left; }
+figure { margin: 1rem 0; } .scroll { overflow-x: auto; }
+svg { width: 100%; height: auto; } text { fill: var(--ink); font: 13px system-ui, sans-serif; }
+text.soft { fill: var(--soft); } rect.bar { fill: var(--bar); } rect.first { fill: var(--first); }
+"""
+
+
+def _bars(outcomes: Sequence[Outcome], steps: Sequence[Step], value: Any, unit: str) -> str:
+    titles = {step.number: step.title for step in steps}
+    largest = max((value(outcome) for outcome in outcomes), default=0) or 1
+    height, parts = 26, []
+    for position, outcome in enumerate(outcomes):
+        top, size = position * height, value(outcome)
+        width = max(2.0, 480 * size / largest)
+        label = html.escape(f"{outcome.stack} · {titles[outcome.step]}")
+        parts.append(
+            f'<text x="0" y="{top + 17}">{label}</text>'
+            f'<rect class="{"first" if outcome.step == 1 else "bar"}" x="250" y="{top + 4}" width="{width:.1f}" '
+            f'height="18" rx="3"/><text class="soft" x="{258 + width:.1f}" y="{top + 17}">{size:,.1f} {unit}</text>'
+        )
+    return (
+        f'<svg viewBox="0 0 860 {height * len(outcomes)}" role="img" aria-label="bars in {unit}">'
+        f"{''.join(parts)}</svg>"
+    )
+
+
+def page(outcomes: Sequence[Outcome], steps: Sequence[Step], setting: str) -> str:
+    """The whole report as one HTML document without any outside reference."""
+    head = "".join(f"<th>{html.escape(name)}</th>" for name in HEAD)
+    body = "".join(
+        f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in row)}</tr>" for row in _rows(outcomes, steps)
+    )
+    lessons = "".join(
+        f"<li><strong>Step {step.number}, {html.escape(step.title)}.</strong> {html.escape(step.lesson)}</li>"
+        for step in steps
+    )
+    charts = "".join(
+        f"<h2>{title}</h2><figure>{_bars(outcomes, steps, value, unit)}</figure>"
+        for title, value, unit in (
+            ("Throughput", lambda outcome: outcome.rate, "requests/s"),
+            ("P99 latency", lambda outcome: outcome.percentile(0.99) * 1e3, "ms"),
+            ("Connections opened", lambda outcome: float(outcome.connections), "connections"),
+            ("GPU busy", lambda outcome: outcome.utilisation * 100, "%"),
+        )
+    )
+    about = html.escape(f"netkit {version('netkit-http')}, Python {platform.python_version()}. {setting}")
+    return (
+        '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>netkit demo</title>'
+        f'<meta name="viewport" content="width=device-width"><style>{_STYLE}</style></head><body>'
+        f"<h1>netkit, step by step</h1><p>{about}</p><ol>{lessons}</ol>"
+        f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+        f"{charts}</body></html>\n"
+    )
