@@ -214,6 +214,10 @@ class Edge:
         if known is not None:
             return known
         with self._lock:
+            # Two threads may get here at once: two instances would be two queues, each with the whole limit.
+            known = self._instances.get(key)
+            if known is not None:
+                return known
             try:
                 layer = registration.factory(options, self._context)
             except (ConfigError, PluginError):

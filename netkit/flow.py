@@ -54,8 +54,8 @@ def run_sync(coroutine: Coroutine[Any, Any, T]) -> T:
     culprit = _innermost(coroutine)
     try:
         coroutine.close()
-    except RuntimeError:
-        # It suspended again while it cleaned up: the error below says what matters.
+    except Exception:  # noqa: BLE001
+        # It suspended again, or failed, while it cleaned up: the error below says what matters.
         pass
     raise PluginError(
         f"{culprit} awaited {type(awaited).__name__!r}, which the threads runtime cannot wait for; "

@@ -16,6 +16,7 @@ Rules of this file:
 
 from __future__ import annotations
 
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterable, Callable, Iterable, Mapping
 from typing import Any, Final, TypeAlias
@@ -35,6 +36,8 @@ __all__ = [
     "ResponseBody",
     "Timeout",
 ]
+
+log = logging.getLogger("netkit")
 
 Chunks: TypeAlias = "bytes | Iterable[bytes] | AsyncIterable[bytes]"
 OnChunk: TypeAlias = Callable[[bytes], bytes]
@@ -243,7 +246,7 @@ class ResponseBody(ABC):
             self.released = True
             callbacks, self._on_release = self._on_release, []
             for callback in callbacks:
-                callback()
+                _tell(callback)
 
     def end(self, error: BaseException | None = None) -> None:
         """Adapters call this at body end, failure or close. Later calls do nothing."""
@@ -253,7 +256,7 @@ class ResponseBody(ABC):
             self.release()
             callbacks, self._on_end = self._on_end, []
             for on_end in callbacks:
-                on_end(error)
+                _tell(on_end, error)
 
     @abstractmethod
     async def read(self) -> bytes:
@@ -262,6 +265,14 @@ class ResponseBody(ABC):
     @abstractmethod
     async def discard(self) -> None:
         """Throw the rest away so that the connection can serve the next request; closes it if that is cheaper."""
+
+
+def _tell(callback: Callable[..., object], *args: Any) -> None:
+    try:
+        callback(*args)
+    except Exception:
+        # One observer's fault must not keep the others from letting go of what they hold.
+        log.exception("netkit: an observer of a response failed")
 
 
 class BytesResponseBody(ResponseBody):

@@ -24,26 +24,26 @@ log = logging.getLogger("netkit")
 
 
 class _LoopEvent:
-    __slots__ = ("_loop", "_set", "_thread", "_waiters")
+    __slots__ = ("_loop", "_set", "_waiters")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._thread = threading.get_ident()
         self._set = False
         self._waiters: list[asyncio.Future[None]] | None = None
 
     def set(self) -> None:
-        if threading.get_ident() == self._thread:
+        self._set = True
+        # The running loop, not the thread, decides: one thread may run several loops, one after the other.
+        if asyncio._get_running_loop() is self._loop:
             self._wake()
             return
         try:
             self._loop.call_soon_threadsafe(self._wake)
         except RuntimeError:
             # That loop is closed: nobody is left in it to wake. The flag still tells a later look.
-            self._set = True
+            pass
 
     def _wake(self) -> None:
-        self._set = True
         waiters, self._waiters = self._waiters, None
         for waiter in waiters or ():
             if not waiter.done():

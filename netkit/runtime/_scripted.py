@@ -48,7 +48,8 @@ class _Pause:
     def wake(self) -> None:
         if not self.ready:
             self.ready = True
-            if self.task is not None:
+            # A task that was cancelled out of this pause may wait elsewhere by now.
+            if self.task is not None and self.task.pause is self:
                 self.task.wake()
 
 
@@ -60,7 +61,8 @@ class ScriptedTask:
     ) -> None:
         self._runtime = runtime
         self._coroutine = coroutine
-        self._pause: _Pause | None = None
+        self._queued = False
+        self.pause: _Pause | None = None
         self._cancel = False
         self._cancel_at = cancel_at
         self._outcome: tuple[Any, BaseException | None] | None = None
@@ -71,7 +73,7 @@ class ScriptedTask:
     @property
     def waiting(self) -> str | None:
         """Why it waits ("sleep 0.5", "event", "checkpoint …"), None when it is runnable or done."""
-        return None if self._pause is None else self._pause.why
+        return None if self.pause is None else self.pause.why
 
     @property
     def cancelled(self) -> bool:
@@ -95,11 +97,14 @@ class ScriptedTask:
             self.wake()
 
     def wake(self) -> None:
-        self._pause = None
-        self._runtime.ready.append(self)
+        self.pause = None
+        if not self._queued:
+            self._queued = True
+            self._runtime.ready.append(self)
 
     def step(self) -> None:
         """Run it to its next wait. The runtime calls this."""
+        self._queued = False
         if self._outcome is not None:
             return
         try:
@@ -122,7 +127,7 @@ class ScriptedTask:
         if pause.ready or self._cancel_at == self.steps:
             self.wake()
         else:
-            self._pause = pause
+            self.pause = pause
             pause.task = self
 
     def __repr__(self) -> str:

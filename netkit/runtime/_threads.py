@@ -47,25 +47,35 @@ class _ThreadEvent:
             return job.wait_for(self, timeout)
         return self.block(timeout)
 
-    def block(self, timeout: float | None) -> bool:
+    def block(self, timeout: float | None, job: _Job | None = None) -> bool:
+        """Wait in this thread; a `job` that is cancelled wakes early."""
         # One raw lock per waiter: a Condition would take its lock twice per wake-up and wakes in no fixed order.
         with self._lock:
-            if self._set:
-                return True
+            if self._set or (job is not None and job.cancelled):
+                return self._set
             waiter = threading.Lock()
             waiter.acquire()
             if self._waiters is None:
                 self._waiters = []
             self._waiters.append(waiter)
-        waiter.acquire(timeout=-1 if timeout is None else max(0.0, timeout))
+            if job is not None:
+                job.waiter = waiter
+        try:
+            waiter.acquire(timeout=-1 if timeout is None else min(max(0.0, timeout), threading.TIMEOUT_MAX))
+        finally:
+            with self._lock:
+                if self._waiters is not None and waiter in self._waiters:
+                    self._waiters.remove(waiter)
         return self._set
 
-    def wake(self) -> None:
-        """Wake waiters without setting the flag, so that they can see their own cancellation."""
+    def interrupt(self, job: _Job) -> None:
+        """Wake `job` alone, without setting the flag, so that it sees its own cancellation."""
         with self._lock:
-            waiters, self._waiters = self._waiters, None
-        for waiter in waiters or ():
-            waiter.release()
+            waiter = job.waiter
+            if waiter is None or self._waiters is None or waiter not in self._waiters:
+                return
+            self._waiters.remove(waiter)
+        waiter.release()
 
 
 class _Job:
@@ -73,7 +83,8 @@ class _Job:
 
     def __init__(self, coroutine: Coroutine[Any, Any, Any], name: str) -> None:
         self._coroutine = coroutine
-        self._cancelled: list[bool] = []
+        self.cancelled = False
+        self.waiter: threading.Lock | None = None
         self._waiting: _ThreadEvent | None = None
         self._lock = threading.Lock()
         self._finished = False
@@ -93,23 +104,28 @@ class _Job:
 
     def wait_for(self, event: _ThreadEvent, timeout: float | None) -> bool:
         with self._lock:
-            if self._cancelled:
+            if self._interrupted():
                 raise _Cancelled
             self._waiting = event
-        result = event.block(timeout)
+        # `cancel` from here on either is seen by `block` before it waits, or finds its waiter.
+        result = event.block(timeout, self)
         with self._lock:
-            self._waiting = None
-            cancelled = bool(self._cancelled)
-        if cancelled and not result:
-            raise _Cancelled
+            self._waiting = self.waiter = None
+            if not result and self._interrupted():
+                raise _Cancelled
         return result
+
+    def _interrupted(self) -> bool:
+        # Told once, as in a loop: what the work awaits while it cleans up is not cut short again.
+        cancelled, self.cancelled = self.cancelled, False
+        return cancelled
 
     def cancel(self) -> None:
         with self._lock:
-            self._cancelled.append(True)
+            self.cancelled = True
             waiting = self._waiting
         if waiting is not None:
-            waiting.wake()
+            waiting.interrupt(self)
 
     def done(self) -> bool:
         return self._finished

@@ -57,10 +57,9 @@ class PoolOptions:
             value = getattr(self, name)
             if value is not None and not (value > 0 and math.isfinite(value)):
                 raise ValueError(f"{name} must be > 0, got {value:g}")
-        if self.acquire_timeout is not None and not (
-            self.acquire_timeout >= 0 and math.isfinite(self.acquire_timeout)
-        ):
-            raise ValueError(f"acquire_timeout must be ≥ 0, got {self.acquire_timeout:g}")
+        wait = self.acquire_timeout
+        if wait is not None and not (wait >= 0 and math.isfinite(wait)):
+            raise ValueError(f"acquire_timeout must be ≥ 0, got {wait:g}")
         if isinstance(self.idle_timeout, str):
             if self.idle_timeout != "learn":
                 raise ValueError(f'idle_timeout must be "learn" or seconds, got {self.idle_timeout!r}')
