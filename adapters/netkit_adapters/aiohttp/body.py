@@ -1,0 +1,210 @@
+"""Watching an aiohttp response's body without replacing the response or its stream.
+
+Rules of this file:
+
+- The caller keeps the very objects that aiohttp made; only the stream's class changes, to one without new slots.
+- What belongs to netkit rides in the stream's timer slot: `StreamReader` has neither dict nor weak references.
+- A chunk is told as it is consumed; nothing is merged, split or held back.
+- A body is complete when its last byte was consumed. Left before that, it is `BodyClosed`, even where all bytes had
+  arrived already; an empty body is complete as soon as its end arrives.
+- Nothing here holds the response: dropped by its caller, it goes at once, as without netkit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import weakref
+from contextlib import suppress
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final
+
+import aiohttp
+from aiohttp import client_reqrep
+from aiohttp.base_protocol import BaseProtocol
+from aiohttp.helpers import BaseTimerContext
+from aiohttp.streams import EMPTY_PAYLOAD, StreamReader
+
+from netkit.errors import BodyClosed
+from netkit.messages import ResponseBody
+from netkit_adapters.aiohttp.errors import classify
+
+if TYPE_CHECKING:
+    from aiohttp import ClientResponse
+
+__all__ = ["NativeBody", "ObservedStreamReader", "OpaqueBody", "filled_reader", "observe"]
+
+DRAIN_LIMIT: Final = 65536
+"""Up to this many bytes an unwanted answer is read to keep its connection; beyond it the connection is closed."""
+
+DRAIN_SECONDS: Final = 0.25
+"""For no longer than this."""
+
+_CLOSED: Final = getattr(client_reqrep, "_CONNECTION_CLOSED_EXCEPTION", None)
+"""What aiohttp puts into a stream whose response the caller closes or releases."""
+
+
+class _Tap(BaseTimerContext):
+    """A stream's own timer, and beside it the body that watches the stream."""
+
+    __slots__ = ("body", "guard", "timer")
+
+    def __init__(self, timer: BaseTimerContext, body: ResponseBody, native: ClientResponse) -> None:
+        self.timer = timer
+        self.body = body
+        self.guard = weakref.ref(native, self._abandoned)
+
+    def _abandoned(self, _: object) -> None:
+        self.body.end(BodyClosed("dropped before its end"))
+
+    def assert_timeout(self) -> None:
+        try:
+            self.timer.assert_timeout()
+        except TimeoutError as error:
+            self.body.end(error)
+            raise
+
+    def __enter__(self) -> BaseTimerContext:
+        self.timer.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> bool | None:
+        try:
+            return self.timer.__exit__(kind, error, traceback)
+        except TimeoutError as timeout:
+            self.body.end(timeout)
+            raise
+
+
+class ObservedStreamReader(StreamReader):
+    """An aiohttp stream that also tells netkit; its `_timer` is always a `_Tap`."""
+
+    __slots__ = ()
+
+    _timer: _Tap
+
+    def _read_nowait_chunk(self, n: int) -> bytes:
+        data = super()._read_nowait_chunk(n)
+        body = self._timer.body
+        if not body.ended:
+            data = body.chunk(data)
+            if self._eof and not self._buffer:
+                body.end()
+        return data
+
+    def feed_eof(self) -> None:
+        super().feed_eof()
+        if not self._buffer:
+            self._timer.body.end()
+
+    def set_exception(self, exc: BaseException, *args: Any, **kwargs: Any) -> None:
+        super().set_exception(exc, *args, **kwargs)
+        self._timer.body.end(BodyClosed("left before its end") if exc is _CLOSED else exc)
+
+
+def observe(native: ClientResponse, body: ResponseBody) -> None:
+    """Have `body` told of what is read from `native` from now on."""
+    reader = native.content
+    reader._timer = _Tap(reader._timer, body, native)
+    reader.__class__ = ObservedStreamReader
+
+
+def filled_reader(content: bytes, loop: asyncio.AbstractEventLoop) -> StreamReader:
+    """A stream that has `content` and its end already, and no connection."""
+    reader = StreamReader(BaseProtocol(loop), max(len(content), 1), loop=loop)
+    if content:
+        reader.feed_data(content)
+    reader.feed_eof()
+    return reader
+
+
+class NativeBody(ResponseBody):
+    """The body of an `aiohttp.ClientResponse` that a server sent."""
+
+    __slots__ = ("_kept", "_response")
+
+    def __init__(self, native: ClientResponse) -> None:
+        super().__init__()
+        self._kept: bytes | None = None
+        content: Any = native.content
+        connection = native._connection
+        if type(content) is StreamReader:
+            failure = content._exception
+            if failure is not None:
+                self.end(failure)
+            elif content._eof and not content._buffer:
+                self.end()
+            else:
+                observe(native, self)
+        elif content is EMPTY_PAYLOAD or connection is None:
+            self.end()
+        if connection is None:
+            self.release()
+        elif self.ended:
+            connection.add_callback(self.release)
+        else:
+            connection.add_callback(self.release if type(content) is ObservedStreamReader else self.end)
+        self._response: Any = weakref.ref(native)
+
+    async def read(self) -> bytes:
+        if self._kept is not None:
+            return self._kept
+        native: ClientResponse | None = self._response()
+        if native is None:
+            raise BodyClosed("its response is gone")
+        try:
+            content = await native.content.read()
+        except BaseException as error:
+            native.close()
+            failure = classify(error, processed=True) if isinstance(error, Exception) else None
+            if failure is None:
+                raise
+            raise failure from error
+        if type(native.content) is ObservedStreamReader:
+            native.content = filled_reader(content, native._loop)
+        self._kept = content
+        return content
+
+    async def discard(self) -> None:
+        native: ClientResponse | None = self._response()
+        if native is not None:
+            try:
+                if not native.content.is_eof():
+                    await _drain(native)
+            finally:
+                # Without the end of the body this closes the connection, with it the connection is free already.
+                native.release()
+            # An upload that the server no longer wanted has been told to stop: the next attempt needs its payload.
+            with suppress(aiohttp.ClientError, OSError):
+                await native.wait_for_close()
+        self.end(BodyClosed("discarded"))
+
+
+class OpaqueBody(ResponseBody):
+    """The body of a stand-in that a test put in a response's place: nothing can be watched, its life ends at once."""
+
+    __slots__ = ("_native",)
+
+    def __init__(self, native: Any) -> None:
+        super().__init__()
+        self._native = native
+        self.end()
+
+    async def read(self) -> bytes:
+        content: bytes = await self._native.read()
+        return content
+
+    async def discard(self) -> None:
+        self._native.release()
+
+
+async def _drain(native: ClientResponse) -> None:
+    declared = native.headers.get("Content-Length", "")
+    if declared.isdecimal() and int(declared) > DRAIN_LIMIT:
+        return
+    left = DRAIN_LIMIT
+    with suppress(aiohttp.ClientError, OSError):
+        async with asyncio.timeout(DRAIN_SECONDS):
+            while left > 0 and not native.content.at_eof():
+                left -= len(await native.content.readany())

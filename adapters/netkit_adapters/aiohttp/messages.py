@@ -1,0 +1,221 @@
+"""Between aiohttp's requests and responses and netkit's neutral ones.
+
+Rules of this file:
+
+- An unchanged request goes to aiohttp as the same object. A changed one is a copy in which only what a layer changed
+  is rebuilt; the original stays as it was, for the next attempt and for aiohttp's redirects.
+- The next attempt begins when the previous one has let go of the payload.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from contextlib import suppress
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any, Final
+
+import aiohttp
+from aiohttp import ClientRequest, ClientResponse, hdrs
+from aiohttp.http import HttpVersion, HttpVersion11
+from multidict import CIMultiDict, CIMultiDictProxy
+from yarl import URL
+
+from netkit.errors import FailureKind, PluginError, TransportError, Verdict
+from netkit.headers import Headers
+from netkit.messages import Request, Response
+from netkit_adapters.aiohttp.body import NativeBody, OpaqueBody, filled_reader, observe
+from netkit_adapters.aiohttp.limits import send_within
+from netkit_adapters.aiohttp.payload import body_of, data_of
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from netkit.edge import Edge
+    from netkit.messages import Timeout
+    from netkit.stats import Call
+
+__all__ = ["Exchange", "build_native", "to_response"]
+
+
+class Exchange:
+    """One hop of an aiohttp call: what `Request.native` holds. Called, it loads the neutral headers."""
+
+    __slots__ = ("_headers", "_in_flight", "_loaded", "call", "edge", "handler", "original", "req", "sent")
+
+    def __init__(
+        self,
+        edge: Edge,
+        req: ClientRequest,
+        handler: Callable[[ClientRequest], Awaitable[ClientResponse]],
+        timeout: Timeout,
+    ) -> None:
+        self.edge = edge
+        self.req: ClientRequest | None = req
+        self.handler: Callable[[ClientRequest], Awaitable[ClientResponse]] | None = handler
+        self._headers = req.headers
+        self._loaded: Headers | None = None
+        self.sent: ClientRequest | None = None
+        self._in_flight = 0
+        self.original = Request(req.method, str(req.url), self, body_of(req._body), timeout, {}, self)
+        self.call: Call = edge.begin(self.original)
+        self.original.extensions["call"] = self.call  # type: ignore[index]
+
+    def __call__(self) -> Headers:
+        if self._loaded is None:
+            self._loaded = Headers(self._headers.items())
+        return self._loaded
+
+    def finish(self) -> None:
+        """Let go of the native request, which holds its response: observers may keep this object for longer."""
+        self.req = self.handler = self.sent = None
+
+    async def send(self, request: Request) -> ClientResponse:
+        """One attempt. Raises what aiohttp raises."""
+        req, handler, original = self.req, self.handler, self.original
+        if req is None or handler is None:
+            raise PluginError("a layer sent a request after its call had ended")
+        if request is not original:
+            req = self._rebuilt(request, req)
+        if self.sent is not None:
+            req = await self._again(request, req)
+        limited = request.timeout is not original.timeout
+        if limited and req is self.req:
+            req = _copy(req)
+        self.sent = req
+        self._in_flight += 1
+        self.edge.meter.attempt(self.call)
+        try:
+            if limited:
+                return await send_within(req, handler, request.timeout, original.timeout)
+            return await handler(req)
+        finally:
+            self._in_flight -= 1
+
+    async def _again(self, request: Request, req: ClientRequest) -> ClientRequest:
+        last = self.sent
+        assert last is not None
+        if self._in_flight:
+            if request.body.content is None:
+                raise PluginError("a layer sent a body that is not in memory twice at once")
+            if req is self.req:
+                req = _copy(req)
+        elif (writer := last._writer) is not None:
+            writer.cancel()
+            with suppress(aiohttp.ClientError, OSError):
+                await last.close()
+        # Once ClientTimeout.total is spent, nothing is sent any more.
+        req._timer.assert_timeout()
+        if req._body is not None and (req._body.consumed or not request.body.replayable):
+            cause = aiohttp.ClientPayloadError("a one-shot request body cannot be sent again")
+            raise TransportError(
+                str(cause), kind=FailureKind.BODY, verdict=Verdict.AMBIGUOUS, native=cause
+            ) from cause
+        req.response = None
+        if req._continue is not None:
+            # The previous attempt's "100 Continue", or the cancellation of waiting for it, is not this one's.
+            req._continue = req.loop.create_future()
+        return req
+
+    def _rebuilt(self, request: Request, req: ClientRequest) -> ClientRequest:
+        original = self.original
+        same_headers = request._headers is self or request._headers is self._loaded
+        same_body = request.body is original.body
+        if same_headers and same_body and request.url is original.url and request.method is original.method:
+            return req
+        changed = _copy(req)
+        changed.method = request.method.upper()
+        changed.headers = req.headers.copy() if same_headers else CIMultiDict(request.headers.items())
+        if request.url is not original.url:
+            _move(changed, URL(request.url, encoded=True), req.url)
+        if not same_body:
+            _fill(changed, data_of(request.body))
+        return changed
+
+
+def _copy(req: ClientRequest) -> ClientRequest:
+    copied = copy.copy(req)
+    copied.__dict__.pop("_ClientRequest__writer", None)
+    return copied
+
+
+def _move(req: ClientRequest, url: URL, before: URL) -> None:
+    if not url.raw_host:
+        raise aiohttp.InvalidURL(url)
+    if req.headers.get(hdrs.HOST) == before.host_port_subcomponent and url.host_port_subcomponent is not None:
+        req.headers[hdrs.HOST] = url.host_port_subcomponent
+    req.original_url = url
+    req.url = url.with_fragment(None) if url.raw_fragment else url
+
+
+def _fill(req: ClientRequest, data: Any) -> None:
+    """Give `req` a body, with the headers that aiohttp would have made for it."""
+    req._body = None
+    req.headers.popall(hdrs.CONTENT_LENGTH, None)
+    if hdrs.CONTENT_ENCODING not in req.headers or data is None:
+        req.compress = None
+    if not req.compress:
+        req.chunked = None
+        req.headers.popall(hdrs.TRANSFER_ENCODING, None)
+    req.update_body_from_data(data)
+    if req.chunked and hdrs.TRANSFER_ENCODING not in req.headers:
+        req.update_transfer_encoding()
+
+
+def to_response(native: Any) -> Response:
+    """The neutral form of what aiohttp, or a test's stand-in for a part of it, handed over."""
+    if not isinstance(native, ClientResponse):
+        return Response(getattr(native, "status", 0), Headers(), OpaqueBody(native), native=native)
+    return Response(
+        native.status,
+        lambda: Headers(native.headers.items()),
+        NativeBody(native),
+        extensions={"http_version": "HTTP/1.1" if native.version == HttpVersion11 else "HTTP/1.0"},
+        native=native,
+    )
+
+
+class _NothingWritten:
+    output_size: Final = 0
+
+
+_TAKES_WRITER: Final = "stream_writer" in inspect.signature(ClientResponse.__init__).parameters
+_VERSIONS: Final = {"HTTP/1.0": HttpVersion(1, 0), "HTTP/2": HttpVersion(2, 0)}
+
+
+def build_native(response: Response, content: bytes, req: ClientRequest) -> ClientResponse:
+    """A real `ClientResponse` for an answer that a layer gave by itself; `response.body` is told as it is read."""
+    extra: dict[str, Any] = {"stream_writer": _NothingWritten()} if _TAKES_WRITER else {}
+    native = req.response_class(
+        req.method,
+        req.original_url,
+        writer=None,
+        continue100=None,
+        timer=req._timer,
+        request_info=req.request_info,
+        traces=req._traces,
+        loop=req.loop,
+        session=req._session,
+        **extra,
+    )
+    headers = response.headers.items()
+    native.version = _VERSIONS.get(response.extensions.get("http_version", ""), HttpVersion11)
+    native.status = response.status
+    native.reason = _reason(response.status)
+    native._headers = CIMultiDictProxy(CIMultiDict(headers))
+    native._raw_headers = tuple((name.encode(), value.encode("utf-8", "surrogateescape")) for name, value in headers)
+    native._raw_cookie_headers = tuple(response.headers.get_all(hdrs.SET_COOKIE)) or None
+    native.content = filled_reader(content, req.loop)
+    response.body.release()
+    if content and not response.body.ended:
+        observe(native, response.body)
+    else:
+        response.body.end()
+    return native
+
+
+def _reason(status: int) -> str:
+    try:
+        return HTTPStatus(status).phrase
+    except ValueError:
+        return ""

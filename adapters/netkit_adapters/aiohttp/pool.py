@@ -1,0 +1,319 @@
+"""Driving aiohttp's connectors: what netkit's pool options mean for aiohttp.
+
+Rules of this file:
+
+- The connector keeps and hands out the sockets. The driver counts, asks the policy, and drops what must not be
+  reused.
+- Only a `TCPConnector` that the session made for itself is driven. One that the caller passed, or shares between
+  sessions, is only counted.
+- A connector belongs to one loop and is touched in that loop alone; counting it from elsewhere only reads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import select
+import time
+import weakref
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+import attr
+from aiohttp import ServerDisconnectedError, TCPConnector
+from aiohttp.client import DEFAULT_TIMEOUT
+from aiohttp.client_exceptions import ClientOSError
+from aiohttp.client_proto import ResponseHandler
+
+from netkit.pooling import ConnectionPolicy, PoolCounts, SocketSettings
+
+if TYPE_CHECKING:
+    from aiohttp import BaseConnector, ClientRequest, ClientResponse, ClientTimeout
+    from aiohttp.client_reqrep import ConnectionKey
+    from aiohttp.connector import Connection
+    from aiohttp.tracing import Trace
+
+__all__ = ["AiohttpPool", "DrivenConnector"]
+
+_now = time.monotonic
+_KEEP_ALIVE: Final = re.compile(r"(?:^|[,;\s])timeout\s*=\s*\"?(\d+)", re.IGNORECASE)
+SWEEP_EVERY: Final = 1.0
+"""Seconds between two looks at idle connections in a connector that has some."""
+
+
+class _Life:
+    """What netkit knows of one connection; `reused_after` is the idle time before the present request, if any."""
+
+    __slots__ = ("born", "origin", "requests", "reused_after")
+
+    def __init__(self, origin: str) -> None:
+        self.born = _now()
+        self.origin = origin
+        self.requests = 1
+        self.reused_after: float | None = None
+
+
+def _life(protocol: Any) -> _Life | None:
+    return getattr(protocol, "_netkit_life", None)
+
+
+def _origin(key: ConnectionKey) -> str:
+    host = f"[{key.host}]" if ":" in key.host else key.host
+    scheme = "https" if key.is_ssl else "http"
+    return f"{scheme}://{host}" if key.port is None else f"{scheme}://{host}:{key.port}"
+
+
+class DrivenConnector(TCPConnector):
+    """A session's own connector with the driver told of every check-out and check-in."""
+
+    _netkit_pool: AiohttpPool
+
+    async def _get(self, key: ConnectionKey, traces: list[Trace]) -> Connection | None:
+        self._netkit_pool.select(self, key)
+        return await super()._get(key, traces)
+
+    def _release(self, key: ConnectionKey, protocol: ResponseHandler, *, should_close: bool = False) -> None:
+        self._netkit_pool.returned(protocol)
+        super()._release(key, protocol, should_close=should_close)
+        self._netkit_pool.trim(self, key)
+        if self._conns and self._cleanup_handle is None:
+            self._cleanup_handle = self._loop.call_later(SWEEP_EVERY, _clean, weakref.ref(self))
+
+    async def _create_connection(
+        self, req: ClientRequest, traces: list[Trace], timeout: ClientTimeout
+    ) -> ResponseHandler:
+        pool = self._netkit_pool
+        protocol = await super()._create_connection(req, traces, pool.limits(timeout))
+        pool.opened(protocol, _origin(req.connection_key))
+        return protocol
+
+    def _cleanup(self) -> None:
+        # Called by aiohttp's timer; the policy's idle time replaces its fixed one.
+        if self._cleanup_handle:
+            self._cleanup_handle.cancel()
+            self._cleanup_handle = None
+        self._netkit_pool.sweep_connector(self)
+        if self._conns:
+            self._cleanup_handle = self._loop.call_later(SWEEP_EVERY, _clean, weakref.ref(self))
+
+
+def _clean(reference: weakref.ref[DrivenConnector]) -> None:
+    connector = reference()
+    if connector is not None and not connector.closed:
+        connector._cleanup()
+
+
+class AiohttpPool:
+    """`netkit.pooling.NativePool` for the connectors of one session."""
+
+    supports = frozenset(
+        {"max_idle", "idle_timeout", "max_lifetime", "max_requests", "connect_timeout", "tcp_keepalive"}
+    )
+
+    def __init__(self, *, own: bool) -> None:
+        self._own = own
+        self._connectors: weakref.WeakSet[BaseConnector] = weakref.WeakSet()
+        self._settings: SocketSettings | None = None
+        self._policy: ConnectionPolicy | None = None
+        self._opened = self._stale = self._other = 0
+        if not own:
+            self.supports = frozenset()
+
+    def configure(self, settings: SocketSettings, policy: ConnectionPolicy) -> None:
+        self._settings = settings
+        self._policy = policy
+        for connector in list(self._connectors):
+            self._drive(connector)
+
+    def adopt(self, connector: BaseConnector) -> None:
+        """Count `connector` from now on, and drive it if it is the session's own."""
+        self._connectors.add(connector)
+        if self._policy is not None:
+            self._drive(connector)
+
+    def _drive(self, connector: BaseConnector) -> None:
+        if not self._own or type(connector) is not TCPConnector:
+            return
+        connector.__class__ = DrivenConnector
+        assert isinstance(connector, DrivenConnector)
+        connector._netkit_pool = self
+        # netkit's queue stands in front: a second one behind it would starve what the first lets through.
+        connector._limit = 0
+        connector._keepalive_timeout = None
+
+    def select(self, connector: TCPConnector, key: ConnectionKey) -> None:
+        """Leave the freshest usable idle connection for `key` in front, where aiohttp takes it; drop the unusable."""
+        idle = connector._conns.get(key)
+        if not idle:
+            return
+        now, origin = _now(), _origin(key)
+        while idle:
+            protocol, since = idle.pop()
+            if self._usable(protocol, origin, now, now - since):
+                idle.appendleft((protocol, since))
+                return
+
+    def _usable(self, protocol: ResponseHandler, origin: str, now: float, idle: float) -> bool:
+        if not protocol.is_connected() or _readable(protocol):
+            self._stale += 1
+            protocol.close()
+            if self._policy is not None:
+                self._policy.died(origin, idle)
+            return False
+        life = _life(protocol)
+        if life is None or self._policy is None:
+            return True
+        if self._policy.discard_reason(origin, idle=idle, age=now - life.born, requests=life.requests):
+            self._other += 1
+            protocol.close()
+            return False
+        life.reused_after = idle
+        life.requests += 1
+        return True
+
+    def returned(self, protocol: ResponseHandler) -> None:
+        """A connection comes back; one that was reused and died without an answer teaches the policy."""
+        life = _life(protocol)
+        if life is None or life.reused_after is None:
+            return
+        idle, life.reused_after = life.reused_after, None
+        if self._policy is not None and isinstance(protocol.exception(), (ServerDisconnectedError, ClientOSError)):
+            self._policy.died(life.origin, idle)
+
+    def trim(self, connector: TCPConnector, key: ConnectionKey) -> None:
+        """Close the longest idle connections beyond `max_idle`."""
+        idle = connector._conns.get(key)
+        if idle is None or self._settings is None:
+            return
+        while len(idle) > self._settings.max_idle:
+            idle.popleft()[0].close()
+            self._other += 1
+        if not idle:
+            del connector._conns[key]
+
+    def limits(self, timeout: ClientTimeout) -> ClientTimeout:
+        """`connect_timeout` takes effect where the caller left aiohttp's own default."""
+        if timeout is DEFAULT_TIMEOUT and self._settings is not None and self._settings.connect_timeout is not None:
+            return attr.evolve(timeout, sock_connect=self._settings.connect_timeout)
+        return timeout
+
+    def opened(self, protocol: ResponseHandler, origin: str) -> None:
+        self._opened += 1
+        protocol._netkit_life = _Life(origin)  # type: ignore[attr-defined]
+        transport = protocol.transport
+        sock = None if transport is None else transport.get_extra_info("socket")
+        if sock is not None and self._settings is not None:
+            for option in self._settings.socket_options:
+                sock.setsockopt(*option)
+
+    def answered(self, native: ClientResponse) -> None:
+        """A response head arrived."""
+        life = _life(getattr(native, "_protocol", None))
+        if life is None or self._policy is None:
+            return
+        if life.reused_after is not None:
+            self._policy.reused(life.origin, life.reused_after)
+            life.reused_after = None
+        hint = native.headers.get("Keep-Alive")
+        if hint and (match := _KEEP_ALIVE.search(hint)):
+            self._policy.keep_alive_hint(life.origin, float(match[1]))
+
+    def counts(self) -> PoolCounts:
+        idle = in_use = 0
+        for connector in list(self._connectors):
+            if not connector.closed:
+                idle += sum(1 for _, protocol, _ in list(_idle(connector)) if protocol.is_connected())
+                in_use += sum(1 for protocol in list(connector._acquired) if isinstance(protocol, ResponseHandler))
+        return PoolCounts(
+            open=idle + in_use,
+            idle=idle,
+            in_use=in_use,
+            opened_total=self._opened,
+            discarded_stale=self._stale,
+            discarded_other=self._other,
+        )
+
+    def sweep(self) -> int:
+        """Close what the policy would not reuse. In other loops that happens later, uncounted."""
+        closed, running = 0, asyncio._get_running_loop()
+        for connector in list(self._connectors):
+            if not isinstance(connector, DrivenConnector) or connector.closed or connector._loop.is_closed():
+                continue
+            if connector._loop is running:
+                closed += self.sweep_connector(connector)
+            else:
+                connector._loop.call_soon_threadsafe(self.sweep_connector, connector)
+        return closed
+
+    def sweep_connector(self, connector: TCPConnector) -> int:
+        if self._policy is None:
+            return 0
+        closed, now = 0, _now()
+        for key, idle in list(connector._conns.items()):
+            origin = _origin(key)
+            kept = [
+                (protocol, since) for protocol, since in idle if not self._sweeps(protocol, origin, now, now - since)
+            ]
+            closed += len(idle) - len(kept)
+            idle.clear()
+            idle.extend(kept)
+            if not kept:
+                del connector._conns[key]
+        return closed
+
+    def _sweeps(self, protocol: ResponseHandler, origin: str, now: float, idle: float) -> bool:
+        assert self._policy is not None
+        life = _life(protocol)
+        if not protocol.is_connected():
+            self._stale += 1
+            self._policy.died(origin, idle)
+        elif life is not None and self._policy.discard_reason(
+            origin, idle=idle, age=now - life.born, requests=life.requests
+        ):
+            self._other += 1
+        else:
+            return False
+        protocol.close()
+        return True
+
+    def describe(self) -> dict[str, Any]:
+        if not self._own:
+            why = "the session's connector was made by the caller, and stays as it is"
+            return dict.fromkeys(("max_idle", "idle_timeout", "max_lifetime", "max_requests", "tcp_keepalive"), why)
+        return {
+            "max_idle": "per origin and TLS settings, in aiohttp's connector",
+            "idle_timeout": "asked before each reuse and every second",
+            "max_lifetime": "asked before each reuse and every second",
+            "max_requests": "asked before each reuse",
+            "connect_timeout": "sock_connect, where the session and the call have aiohttp's default timeout",
+            "tcp_keepalive": "set on each socket after it is connected",
+            "happy_eyeballs": "aiohttp's own",
+        }
+
+
+def _idle(connector: BaseConnector) -> Iterator[tuple[ConnectionKey, ResponseHandler, float]]:
+    for key, idle in list(connector._conns.items()):
+        for protocol, since in list(idle):
+            yield key, protocol, since
+
+
+_HANG_UP: Final[int] = getattr(select, "POLLRDHUP", 0)
+
+
+def _readable(protocol: ResponseHandler) -> bool:
+    """Whether an idle socket has something to say that the loop has not looked at yet: its end, or bytes that nobody
+    asked for. Under TLS bytes prove nothing (session tickets come late), so only the end counts there."""
+    transport = protocol.transport
+    sock = None if transport is None else transport.get_extra_info("socket")
+    if transport is None or sock is None:
+        return False
+    wanted = _HANG_UP if transport.get_extra_info("ssl_object") is not None else _HANG_UP | select.POLLIN
+    if not wanted:
+        return False
+    try:
+        poll = select.poll()
+        poll.register(sock.fileno(), wanted)
+        return bool(poll.poll(0))
+    except (OSError, ValueError, AttributeError):
+        # No such call on this platform, or no descriptor behind this transport: aiohttp's own check has to do.
+        return False

@@ -1,0 +1,291 @@
+"""`netkit.ClientSession`: an `aiohttp.ClientSession` whose every hop passes netkit's chain.
+
+Rules of this file:
+
+- `ClientSession._request` of aiohttp runs unchanged, looked up when called: what a mocking library put there is what
+  gets called, with the caller's own arguments.
+- netkit's middleware stands innermost, whatever `middlewares=` a session or a request brings.
+- Where the session made its connector itself, it has one per loop; a caller's connector stays with its loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import warnings
+import weakref
+from typing import TYPE_CHECKING, Any, Final
+
+from aiohttp import BaseConnector, ClientResponse, ClientTimeout, TCPConnector
+from aiohttp import ClientSession as Base
+from aiohttp.client import _SessionRequestContextManager
+from aiohttp.helpers import sentinel
+from aiohttp.http import HttpVersion, HttpVersion11
+
+from netkit.edge import Edge
+from netkit.runtime import Asyncio
+from netkit_adapters.aiohttp.connectors import LoopConnectors
+from netkit_adapters.aiohttp.pool import AiohttpPool
+from netkit_adapters.aiohttp.transport import Hop, terminal
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from netkit.config import Config, PluginSettings
+
+__all__ = ["ClientSession", "attach", "detach", "edge_of", "request"]
+
+_asyncio: Final = Asyncio()
+_original_request: Final = Base._request
+
+
+class _Wiring:
+    """What netkit keeps for one session."""
+
+    __slots__ = ("edge", "hop", "pool", "restore", "settings")
+
+    def __init__(
+        self,
+        plugins: Mapping[str, PluginSettings] | None,
+        config: Config | str | None,
+        *,
+        own_connector: bool,
+    ) -> None:
+        self.settings = (plugins, config)
+        self.pool = AiohttpPool(own=own_connector)
+        self.edge = Edge(
+            stack="aiohttp", runtime=_asyncio, terminal=terminal, plugins=plugins, config=config, pool=self.pool
+        )
+        self.hop = Hop(self.edge)
+        self.restore: dict[str, Any] = {}
+
+
+def _chained(session: Base, hop: Hop, arguments: dict[str, Any]) -> dict[str, Any]:
+    """The arguments for aiohttp's `_request`, with netkit's middleware innermost."""
+    if Base._request is not _original_request:
+        return arguments
+    given = arguments.get("middlewares")
+    timeout = arguments.get("timeout", sentinel)
+    if timeout is not sentinel:
+        hop = Hop(hop.edge, timeout if isinstance(timeout, ClientTimeout) else ClientTimeout(total=timeout))
+    elif given is None and session._middlewares == (hop,):
+        return arguments
+    middlewares = session._middlewares if given is None else given
+    arguments["middlewares"] = (*(each for each in middlewares if not isinstance(each, Hop)), hop)
+    return arguments
+
+
+with warnings.catch_warnings():
+    # aiohttp warns of every subclass when it is made. Subclasses of this one are warned of as its own would be.
+    warnings.filterwarnings("ignore", message="Inheritance class ClientSession", category=DeprecationWarning)
+
+    class ClientSession(Base):
+        """An `aiohttp.ClientSession` with netkit inside. Takes the same arguments, and two more.
+
+        Example::
+
+            async with netkit.ClientSession(plugins={"retry": {"attempts": 5}}) as session:
+                async with session.post(url, json=payload) as response:
+                    vectors = await response.json()
+
+        `plugins` maps names to True (on, with its defaults), False (off) or a table of options; it comes on top of
+        the project's configuration. `config` is a path, a `netkit.Config`, or None for the nearest pyproject.toml.
+        Raises `ConfigError` for anything that is wrong in either, before any request is made.
+
+        Unlike aiohttp's own it may be made outside of a loop and used in several loops, one after the other or at
+        once, as long as `connector` and `loop` are left to it.
+        """
+
+        ATTRS = Base.ATTRS | {"_netkit_wiring", "_netkit_connectors"}
+
+        _netkit_wiring: _Wiring
+        _netkit_connectors: LoopConnectors | None = None
+
+        def __init__(
+            self,
+            *args: Any,
+            plugins: Mapping[str, PluginSettings] | None = None,
+            config: Config | str | None = None,
+            **kwargs: Any,
+        ) -> None:
+            own_connector = kwargs.get("connector") is None
+            # Settings are checked first: a session that aiohttp has built would be one that nobody closes.
+            self.__dict__["_connector"] = None
+            wiring = _Wiring(plugins, config, own_connector=own_connector)
+            homeless = own_connector and kwargs.get("loop") is None and asyncio._get_running_loop() is None
+            if homeless:
+                kwargs["loop"] = asyncio.new_event_loop()
+            try:
+                super().__init__(*args, **kwargs)
+            finally:
+                if homeless:
+                    kwargs["loop"].close()
+            self._netkit_wiring = wiring
+            connector = self._connector
+            assert connector is not None
+            wiring.pool.adopt(connector)
+            if own_connector:
+                self._netkit_connectors = LoopConnectors(connector, _opener(self))
+            self._retry_connection = False
+            if not self._middlewares:
+                self._middlewares = (wiring.hop,)
+
+        async def _request(self, method: str, str_or_url: Any, **kwargs: Any) -> ClientResponse:
+            arguments = _chained(self, self._netkit_wiring.hop, kwargs)
+            return await Base._request(self, method, str_or_url, **arguments)
+
+        async def close(self) -> None:
+            await super().close()
+            connectors, self._netkit_connectors = self._netkit_connectors, None
+            if connectors is not None:
+                await connectors.close()
+            wiring = self.__dict__.get("_netkit_wiring")
+            if wiring is not None:
+                wiring.edge.close()
+
+        @property
+        def _connector(self) -> BaseConnector | None:
+            home: BaseConnector | None = self.__dict__.get("_connector")
+            connectors = self._netkit_connectors
+            if home is None or connectors is None:
+                return home
+            running = asyncio._get_running_loop()
+            return home if running is None or running is home._loop else connectors.of(running)
+
+        @_connector.setter
+        def _connector(self, connector: BaseConnector | None) -> None:
+            if connector is not None:
+                # Someone put another in place: from now on it is theirs.
+                self.__dict__.pop("_netkit_connectors", None)
+            self.__dict__["_connector"] = connector
+
+        @property
+        def _loop(self) -> asyncio.AbstractEventLoop:
+            home: asyncio.AbstractEventLoop = self.__dict__["_loop"]
+            if self._netkit_connectors is None:
+                return home
+            return asyncio._get_running_loop() or home
+
+        @_loop.setter
+        def _loop(self, loop: asyncio.AbstractEventLoop) -> None:
+            self.__dict__["_loop"] = loop
+
+
+def _opener(session: Base) -> Callable[[], BaseConnector]:
+    """What opens one more connector for `session`, as its first one is but for the loop."""
+    reference = weakref.ref(session)
+
+    def open_connector() -> BaseConnector:
+        alive = reference()
+        assert alive is not None
+        connector = TCPConnector()
+        _wiring_of(alive).pool.adopt(connector)
+        return connector
+
+    return open_connector
+
+
+def _wiring_of(session: Base) -> _Wiring:
+    wiring: _Wiring = session.__dict__["_netkit_wiring"]
+    return wiring
+
+
+def _attached_request(session: Base, hop: Hop) -> Any:
+    """What takes the place of one session's `_request`. It holds the session weakly: dropped, it goes at once."""
+    reference = weakref.ref(session)
+
+    async def _request(method: str, str_or_url: Any, **kwargs: Any) -> ClientResponse:
+        alive = reference()
+        assert alive is not None
+        return await type(alive)._request(alive, method, str_or_url, **_chained(alive, hop, kwargs))
+
+    return _request
+
+
+def attach(
+    session: Base,
+    *,
+    plugins: Mapping[str, PluginSettings] | None = None,
+    config: Config | str | None = None,
+) -> Base:
+    """Put netkit into an existing session; returns it. See `netkit.attach`."""
+    present: _Wiring | None = session.__dict__.get("_netkit_wiring")
+    if present is not None and present.settings == (plugins, config):
+        return session
+    face = isinstance(session, ClientSession)
+    own_connector = session.__dict__.get("_netkit_connectors") is not None
+    wiring = _Wiring(plugins, config, own_connector=own_connector)
+    home: BaseConnector | None = session.__dict__.get("_connector")
+    if present is not None:
+        _take_out(session, present)
+        present.edge.close()
+    if home is not None:
+        wiring.pool.adopt(home)
+    # Straight into the dict: in development mode aiohttp warns of attributes that it does not know.
+    attributes = session.__dict__
+    wiring.restore = {name: attributes.get(name, _ABSENT) for name in _CHANGED}
+    attributes["_netkit_wiring"] = wiring
+    attributes["_retry_connection"] = False
+    if not session._middlewares:
+        attributes["_middlewares"] = (wiring.hop,)
+    if not face:
+        attributes["_request"] = _attached_request(session, wiring.hop)
+    return session
+
+
+def detach(session: Base) -> None:
+    """Take netkit out of a session to which it was attached."""
+    if isinstance(session, ClientSession):
+        raise TypeError("a netkit.ClientSession cannot be detached: use aiohttp.ClientSession instead")
+    wiring: _Wiring | None = session.__dict__.get("_netkit_wiring")
+    if wiring is not None:
+        _take_out(session, wiring)
+        wiring.edge.close()
+
+
+_ABSENT: Final = object()
+_CHANGED: Final = ("_request", "_middlewares", "_retry_connection")
+
+
+def _take_out(session: Base, wiring: _Wiring) -> None:
+    attributes = session.__dict__
+    if attributes.get("_middlewares") != (wiring.hop,):
+        # Someone set others since: those stay.
+        wiring.restore.pop("_middlewares", None)
+    for name, value in wiring.restore.items():
+        if value is _ABSENT:
+            attributes.pop(name, None)
+        else:
+            attributes[name] = value
+    attributes.pop("_netkit_wiring", None)
+
+
+def edge_of(session: Base) -> Edge:
+    """The netkit side of a session. TypeError when it has none."""
+    wiring: _Wiring | None = session.__dict__.get("_netkit_wiring")
+    if wiring is None:
+        raise TypeError(f"netkit is not attached to this {type(session).__name__}")
+    return wiring.edge
+
+
+def request(
+    method: str,
+    url: Any,
+    *,
+    version: HttpVersion = HttpVersion11,
+    connector: BaseConnector | None = None,
+    loop: asyncio.AbstractEventLoop | None = None,
+    **kwargs: Any,
+) -> _SessionRequestContextManager:
+    """`aiohttp.request` with netkit inside; every argument is aiohttp's own."""
+    own_connector = connector is None
+    if connector is None:
+        connector = TCPConnector(loop=loop, force_close=True)
+    session = ClientSession(
+        loop=loop,
+        cookies=kwargs.pop("cookies", None),
+        version=version,
+        timeout=kwargs.pop("timeout", sentinel),
+        connector=connector,
+        connector_owner=own_connector,
+    )
+    return _SessionRequestContextManager(session._request(method, url, **kwargs), session)

@@ -1,0 +1,92 @@
+"""The chain around each hop: an innermost client middleware of aiohttp, and the end of the chain.
+
+Rules of this file:
+
+- Everything the caller put into `middlewares=` stands outside of the chain and sees aiohttp's own types.
+- Upgrades (websockets) do not pass the chain: they are no request with an answer, and live for hours.
+- Native exceptions leave without a trace of netkit in their context, and without a cycle that would keep sockets
+  alive until a collection.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from aiohttp import ClientRequest, ClientResponse, hdrs
+from aiohttp.client import DEFAULT_TIMEOUT
+
+from netkit.errors import ConfigError, NetkitError, PluginError
+from netkit_adapters.aiohttp.errors import classify, to_native
+from netkit_adapters.aiohttp.limits import timeout_of
+from netkit_adapters.aiohttp.messages import Exchange, build_native, to_response
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from aiohttp import ClientTimeout
+
+    from netkit.edge import Edge
+    from netkit.messages import Request, Response
+
+__all__ = ["Hop", "terminal"]
+
+
+class Hop:
+    """aiohttp's client middleware in which netkit's chain runs. `timeout` is the call's own, None the session's."""
+
+    __slots__ = ("edge", "timeout")
+
+    def __init__(self, edge: Edge, timeout: ClientTimeout | None = None) -> None:
+        self.edge = edge
+        self.timeout = timeout
+
+    async def __call__(
+        self, req: ClientRequest, handler: Callable[[ClientRequest], Awaitable[ClientResponse]]
+    ) -> ClientResponse:
+        if hdrs.UPGRADE in req.headers:
+            return await handler(req)
+        edge = self.edge
+        limits: ClientTimeout = self.timeout or getattr(req._session, "_timeout", None) or DEFAULT_TIMEOUT
+        exchange = Exchange(edge, req, handler, timeout_of(limits))
+        request = exchange.original
+        try:
+            response = await edge.select(request.url)(request)
+            native: ClientResponse | None = response.native
+            if native is None:
+                native = build_native(response, await response.body.read(), req)
+        except (ConfigError, PluginError) as error:
+            edge.tell_end(request, exchange.call, None)(error)
+            raise
+        except NetkitError as error:
+            edge.tell_end(request, exchange.call, None)(error)
+            failure = error
+        except BaseException as error:
+            edge.tell_end(request, exchange.call, None)(error)
+            raise
+        else:
+            response.body.observe(exchange.call.first_byte, edge.tell_end(request, exchange.call, response.status))
+            return native
+        finally:
+            exchange.finish()
+        try:
+            raise to_native(failure)
+        finally:
+            del failure
+
+
+async def terminal(request: Request) -> Response:
+    """The innermost `send`: the rest of aiohttp's own middlewares and its transport."""
+    exchange: Exchange = request.native
+    try:
+        native = await exchange.send(request)
+    except Exception as error:
+        failure = None if isinstance(error, NetkitError) else classify(error, req=exchange.sent)
+        if failure is None:
+            raise
+        try:
+            raise failure from error
+        finally:
+            del failure
+    if exchange.edge.pool is not None:
+        exchange.edge.pool.answered(native)  # type: ignore[attr-defined]
+    return to_response(native)
