@@ -110,7 +110,7 @@ def run(arguments: Sequence[str]) -> int:
                 )
                 bar = progress.add_task(f"{stack}: {step.title}", total=options.calls)
                 outcomes.append(_measure(step, stack, workload, backend, lambda bar=bar: progress.advance(bar)))
-    console.print(table(outcomes, STEPS), width=max(console.width, TABLE_WIDTH), crop=False)
+    Console(width=max(console.width, TABLE_WIDTH)).print(table(outcomes, STEPS))
     console.print(SETTING)
     options.report.write_text(page(outcomes, STEPS, SETTING), encoding="utf-8")
     console.print(f"Charts: {options.report}")
