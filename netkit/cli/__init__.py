@@ -16,6 +16,8 @@ __all__ = ["main"]
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run `netkit` with `arguments` (None: those of the process) and return its exit code."""
     try:
+        import rich  # noqa: F401 - the commands need it, and typer does without
+
         from netkit.cli._app import app
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] == "netkit":

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from netkit.cli._extras import missing_extra
 from netkit.errors import NetkitError
 
 __all__ = ["app"]
@@ -68,20 +69,12 @@ def plugins(
     show_plugins(names or [], file, as_json=as_json)
 
 
-@app.command("mock-gpu")
-def mock_gpu(
-    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="Port; 0: any free one.")] = 8000,
-    http: Annotated[str, typer.Option(help="auto, 1.1 or 2.")] = "auto",
-    tls: Annotated[bool, typer.Option(help="With a certificate made for this run.")] = False,
-    option: Annotated[
-        list[str] | None, typer.Option("--option", "-o", metavar="NAME=VALUE", help="Any option of MockGPU.")
-    ] = None,
-) -> None:
-    """Serve a mock GPU backend (OpenAI, TEI and GME shapes) until interrupted."""
-    from netkit.cli._mock_gpu import serve
+@app.command("mock-gpu", context_settings=FORWARD, add_help_option=False)
+def mock_gpu(context: typer.Context) -> None:
+    """Serve a mock GPU backend until interrupted (`netkit mock-gpu --help`)."""
+    from netkit.cli._mock_gpu import run
 
-    serve({"host": host, "port": port, "http": http, "tls": tls}, option or [])
+    raise typer.Exit(run(context.args))
 
 
 @app.command(context_settings=FORWARD, add_help_option=False)
@@ -106,12 +99,3 @@ def _forward(command: str, arguments: list[str]) -> None:
             raise NetkitError(f"this version has no command {command!r}") from error
         raise missing_extra(command, error, "all") from error
     raise typer.Exit(int(run(arguments) or 0))
-
-
-def missing_extra(command: str, error: ModuleNotFoundError, extra: str) -> NetkitError:
-    """What to install when a command's dependency is not there; netkit's own missing modules are no extras."""
-    if (error.name or "").startswith("netkit"):
-        return NetkitError(f"netkit {command}: {error.name} is missing from this installation")
-    return NetkitError(
-        f"netkit {command}: {error.name} is not installed; it needs: pip install 'netkit-http[{extra}]'"
-    )

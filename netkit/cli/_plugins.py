@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 from rich.text import Text
 
@@ -14,6 +14,8 @@ from netkit.plugins import Registration, Registry, registry
 
 __all__ = ["describe_plugins", "show_plugins"]
 
+STATES: Final = {True: "on", False: "off", None: "unknown"}
+
 
 def show_plugins(names: Sequence[str], file: str | None, *, as_json: bool) -> None:
     """Print what `describe_plugins` finds."""
@@ -23,7 +25,7 @@ def show_plugins(names: Sequence[str], file: str | None, *, as_json: bool) -> No
         return
     out = console()
     for plugin in described:
-        state = "broken" if "error" in plugin else "on" if plugin["on"] else "off"
+        state = "broken" if "error" in plugin else STATES[plugin["on"]]
         out.print(Text.assemble((plugin["name"], "bold"), f"  {state}  {plugin['summary']}  ({plugin['module']})"))
         rows = table("  option", "type", "default")
         for option in plugin["options"]:
@@ -34,7 +36,8 @@ def show_plugins(names: Sequence[str], file: str | None, *, as_json: bool) -> No
 
 
 def describe_plugins(names: Sequence[str], config: Config, known: Registry) -> list[dict[str, Any]]:
-    """One dictionary per plugin of `names` (none: all). A plugin that cannot be loaded is listed with its error."""
+    """One dictionary per plugin of `names` (none: all). A plugin that cannot be loaded is listed with its
+    error; `on` is None where no plan can be made because a broken plugin is part of it."""
     unknown = [name for name in names if name not in known.names()]
     if unknown:
         raise ConfigError(f"arguments: unknown plugin {unknown[0]!r} (known: {', '.join(known.names())})")
@@ -44,20 +47,22 @@ def describe_plugins(names: Sequence[str], config: Config, known: Registry) -> l
             described.append(_described(known.get(name)))
         except PluginError as error:
             described.append(
-                {"name": name, "on": False, "summary": str(error), "module": "", "options": [], "error": str(error)}
+                {"name": name, "on": None, "summary": str(error), "module": "", "options": [], "error": str(error)}
             )
-    if not any("error" in plugin for plugin in described):
+    try:
         config.check(known)
         active = {step.name for step in config.plan(known).steps}
-        for plugin in described:
-            plugin["on"] = plugin["name"] in active
+    except PluginError:  # a plugin that is used here is broken: no session could be made, so nothing is on or off
+        return described
+    for plugin in described:
+        plugin["on"] = plugin["name"] in active
     return described
 
 
 def _described(registration: Registration) -> dict[str, Any]:
     return {
         "name": registration.name,
-        "on": False,
+        "on": None,
         "kind": registration.kind,
         "summary": registration.summary,
         "module": registration.module,

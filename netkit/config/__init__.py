@@ -14,7 +14,6 @@ from netkit.config._explain import Setting
 from netkit.config._levels import PluginSettings
 from netkit.config._options import MISSING, Option, options_of
 from netkit.config._redact import redact
-from netkit.config._resolve import options_from_texts
 from netkit.config._routes import Route
 
 __all__ = [
@@ -27,7 +26,6 @@ __all__ = [
     "Setting",
     "Step",
     "describe",
-    "options_from_texts",
     "options_of",
     "redact",
 ]

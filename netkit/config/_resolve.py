@@ -26,7 +26,6 @@ __all__ = [
     "check_level",
     "check_names",
     "choose",
-    "options_from_texts",
     "tolerated",
     "value_of",
 ]
@@ -93,20 +92,6 @@ def value_of(level: Level, registration: Registration, key: str, registry: Regis
         return parse(raw, option.hint) if level.text else convert(raw, option.hint)
     except Mismatch as mismatch:
         raise ConfigError(_explained(mismatch, level, name, option)) from mismatch
-
-
-def options_from_texts(cls: type, texts: Mapping[str, str], *, source: str) -> dict[str, Any]:
-    """Texts, as on a command line, in the types that the fields of the dataclass `cls` declare."""
-    options, values = options_of(cls), {}
-    for name, text in texts.items():
-        if name not in options:
-            raise ConfigError(f"{source} {name}: unknown{did_you_mean(name, options) or _known(options, 'options')}")
-        try:
-            values[name] = parse(text, options[name].hint)
-        except Mismatch as mismatch:
-            fault = mismatch.problem or f"must be {mismatch.expected}, not {shown(name, mismatch.value)}"
-            raise ConfigError(f"{source} {name}: {fault}") from mismatch
-    return values
 
 
 def build(registration: Registration, choice: Choice, registry: Registry) -> Any:

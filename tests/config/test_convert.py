@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from netkit.config import describe, options_from_texts, options_of
+from netkit.config import describe, options_of
 from netkit.config._convert import Mismatch, convert, parse
-from netkit.errors import ConfigError, PluginError
+from netkit.errors import PluginError
 
 if TYPE_CHECKING:
     from decimal import Decimal
@@ -144,11 +144,3 @@ class Unresolved:
 def test_a_type_that_cannot_be_resolved_is_the_plugins_fault() -> None:
     with pytest.raises(PluginError, match="Unresolved"):
         options_of(Unresolved)
-
-
-def test_texts_of_a_command_line() -> None:
-    assert options_from_texts(Inner, {"size": "3"}, source="--option") == {"size": 3}
-    with pytest.raises(ConfigError, match="--option siz: unknown; did you mean 'size'"):
-        options_from_texts(Inner, {"siz": "3"}, source="--option")
-    with pytest.raises(ConfigError, match="--option size: must be an integer, not 'x'"):
-        options_from_texts(Inner, {"size": "x"}, source="--option")

@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tomllib
 import zipapp
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -153,11 +155,14 @@ def test_a_named_file_goes_before_the_variable_and_that_before_the_nearest(
 def test_a_file_is_parsed_once_until_it_changes(
     place: Path, known: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import netkit.config._files as files
-
     parsed: list[str] = []
-    loads = files.tomllib.loads
-    monkeypatch.setattr(files.tomllib, "loads", lambda text: parsed.append(text) or loads(text))
+    loads = tomllib.loads
+
+    def counted(text: str) -> dict[str, Any]:
+        parsed.append(text)
+        return loads(text)
+
+    monkeypatch.setattr(tomllib, "loads", counted)
     file = place / "netkit.toml"
     file.write_text("[retry]\nattempts = 8")
     assert [attempts(Config.load(), known) for _ in range(3)] == [8, 8, 8]
