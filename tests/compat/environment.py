@@ -1,0 +1,161 @@
+"""The environment of one suite: its sdist, unpacked tests and virtual environment, cached under `.compat/`.
+
+Everything comes through pip as it is configured on the machine; versions are those of the calling environment, so
+that what is tested is what is installed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import tomllib
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+
+from tests.compat.suites import Suite, SuiteError, declared_requirements
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+CACHE = REPOSITORY / ".compat"
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A suite that can be run."""
+
+    python: Path
+    """The interpreter of the suite's own virtual environment."""
+    suite: Path
+    """The directory with the suite's `tests` and pytest configuration, and nothing of the peer's package."""
+    work: Path
+    """Where results and logs go."""
+    peer_version: str
+
+
+def prepare(suite: Suite) -> Prepared:
+    """Fetch, unpack and install what `suite` needs; what is already there and still right is kept."""
+    work = CACHE / suite.stack
+    work.mkdir(parents=True, exist_ok=True)
+    source = _unpacked(suite)
+    tests = work / "suite"
+    shutil.rmtree(tests, ignore_errors=True)
+    shutil.copytree(source / "tests", tests / "tests", ignore=shutil.ignore_patterns("__pycache__"))
+    for name in suite.files:
+        shutil.copy(source / name, tests / name)
+    for path in tests.rglob("*.py"):
+        text = path.read_text(encoding="utf-8")
+        for before, after in suite.edits:
+            path.write_text(text := text.replace(before, after), encoding="utf-8")
+    for pattern in suite.modules:
+        if not any(tests.glob(pattern)):
+            raise SuiteError(f"{source.name} has no {pattern}: the list of modules in suites.py is out of date")
+    python = _environment(suite, source, work)
+    return Prepared(python=python, suite=tests, work=work, peer_version=metadata.version(suite.peer))
+
+
+def _unpacked(suite: Suite) -> Path:
+    """The unpacked sdist whose version is the installed one."""
+    version = metadata.version(suite.sdist)
+    target = CACHE / "sources" / f"{suite.sdist}-{version}"
+    if target.is_dir():
+        return target
+    archives = CACHE / "sdists"
+    archives.mkdir(parents=True, exist_ok=True)
+    wanted = f"{suite.sdist}=={version}"
+    _pip(sys.executable, "download", "--no-deps", "--no-binary", suite.sdist, "--dest", str(archives), wanted)
+    found = list(archives.glob(f"{suite.sdist}-{version}.tar.gz"))
+    if not found:
+        raise SuiteError(f"pip brought no source distribution of {wanted}")
+    unpacking = CACHE / "sources" / f".{suite.stack}-unpacking"
+    shutil.rmtree(unpacking, ignore_errors=True)
+    with tarfile.open(found[0]) as archive:
+        archive.extractall(unpacking, filter="data")
+    if not (unpacking / target.name / "tests").is_dir():
+        raise SuiteError(f"the source distribution of {wanted} has no tests")
+    if not target.is_dir():
+        (unpacking / target.name).rename(target)
+    shutil.rmtree(unpacking)
+    return target
+
+
+def _environment(suite: Suite, source: Path, work: Path) -> Path:
+    """A virtual environment with the peer, the suite's tools and netkit (editable); built anew if they changed."""
+    wanted = sorted(_requirements(suite, source))
+    pinned = _pinned(suite)
+    stamp, target = work / "environment.json", work / "venv"
+    python = target / "bin" / "python"
+    state = {"python": sys.version, "requirements": wanted, "pins": pinned, "repository": str(REPOSITORY)}
+    if stamp.exists() and python.exists() and json.loads(stamp.read_text(encoding="utf-8")) == state:
+        return python
+    for kept in (stamp, work / "originals.jsonl"):
+        kept.unlink(missing_ok=True)
+    shutil.rmtree(target, ignore_errors=True)
+    _call([sys.executable, "-m", "venv", str(target)])
+    constraints = work / "constraints.txt"
+    constraints.write_text("".join(f"{name}=={version}\n" for name, version in pinned.items()), encoding="utf-8")
+    _pip(str(python), "install", "--constraint", str(constraints), *wanted)
+    _pip(str(python), "install", "--no-deps", "--editable", str(REPOSITORY))
+    stamp.write_text(json.dumps(state), encoding="utf-8")
+    return python
+
+
+def _pinned(suite: Suite) -> dict[str, str]:
+    """Versions to hold to: the peer, netkit's own dependencies and all that these need, as installed here.
+
+    The suite's tools are free, so that they can be of the suite's time.
+    """
+    pinned: dict[str, str] = {}
+    names = [_name(line) for line in (suite.peer, *_netkit_requirements(suite))]
+    while names:
+        name = names.pop()
+        try:
+            found = metadata.distribution(name)
+        except metadata.PackageNotFoundError:
+            # An extra or another platform's dependency, not installed here.
+            continue
+        if name not in pinned:
+            pinned[name] = found.version
+            names += [_name(line) for line in found.requires or () if "extra ==" not in line]
+    return dict(sorted(pinned.items()))
+
+
+def _requirements(suite: Suite, source: Path) -> set[str]:
+    return {
+        # The suites are of its time: pytest 9.2 fails some for what it changed (the reach of caplog).
+        "pytest>=8.4,<9",
+        "pytest-timeout",
+        f"{suite.peer}=={metadata.version(suite.peer)}",
+        *suite.requirements,
+        *declared_requirements(suite, source),
+        *_netkit_requirements(suite),
+    }
+
+
+def _netkit_requirements(suite: Suite) -> list[str]:
+    """What netkit needs for this stack with its default plugins, from pyproject.toml."""
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = project["optional-dependencies"]
+    return [*project["dependencies"], *extras[suite.stack], *extras["http2"]]
+
+
+def _name(requirement: str) -> str:
+    """The normalised name at the start of a requirement."""
+    return re.sub(r"[-_.]+", "-", re.split(r"[^A-Za-z0-9._-]", requirement.strip(), maxsplit=1)[0]).lower()
+
+
+def _pip(python: str, *arguments: str) -> None:
+    _call([python, "-m", "pip", *arguments, "--quiet", "--disable-pip-version-check", "--no-input"])
+
+
+def _call(command: list[str]) -> str:
+    """Run a command to its end; its output is shown only if it fails."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=1200, check=False)
+    if done.returncode:
+        raise SuiteError(f"{' '.join(command)} failed:\n{done.stdout[-2000:]}{done.stderr[-4000:]}")
+    return done.stdout
