@@ -118,7 +118,7 @@ class FaultScript:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._entries: tuple[_Entry, ...] = ()
-        self._fired: dict[int, int] = {}
+        self._fired: dict[int, tuple[Fault | ConnectionFault, int]] = {}
 
     def __repr__(self) -> str:
         return f"<FaultScript {[type(entry.fault).__name__ for entry in self._entries]}>"
@@ -150,7 +150,7 @@ class FaultScript:
     def fired(self, fault: Fault | ConnectionFault) -> int:
         """How many requests or connections this fault has met."""
         with self._lock:
-            return self._fired.get(id(fault), 0)
+            return self._fired[id(fault)][1] if id(fault) in self._fired else 0
 
     def on_connection(self, connection: Connection) -> None:
         """Called by the server for each accepted connection."""
@@ -177,7 +177,8 @@ class FaultScript:
         with self._lock:
             claimed = entry.count()
             if claimed:
-                self._fired[id(entry.fault)] = self._fired.get(id(entry.fault), 0) + 1
+                _, before = self._fired.get(id(entry.fault), (entry.fault, 0))
+                self._fired[id(entry.fault)] = (entry.fault, before + 1)
             if entry.is_used_up:
                 self._entries = tuple(other for other in self._entries if other is not entry)
         return claimed

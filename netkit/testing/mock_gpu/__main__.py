@@ -1,6 +1,6 @@
 """The mock GPU as a process of its own: `python -m netkit.testing.mock_gpu --port 8443 --launch-ms 5`.
 
-Prints one JSON line with `url`, `ca_file`, `client_file`, `pid` once it accepts connections; ends on SIGINT or SIGTERM.
+Prints one JSON line with `url`, `ca_file`, `client_file`, `pid` when it accepts connections; ends on SIGINT, SIGTERM.
 """
 
 from __future__ import annotations

@@ -2,12 +2,14 @@
 
 | route | takes | gives |
 |---|---|---|
-| POST /v1/embeddings | `input`: text, texts, token array, token arrays | `data[].embedding`, `data[].index`, `usage` |
-| POST /v1/chat/completions, /v1/completions | `messages` or `prompt`, `max_tokens`, `stream` | plain, or one event per token |
-| GET /v1/models, /v1/models/ID | | |
+| POST /v1/embeddings | `input`: text, texts, token array, token arrays | `data[]` of `embedding`, `index`; `usage` |
+| POST /v1/chat/completions | `messages`, `max_tokens`, `stream` | plain, or one event per token |
+| POST /v1/completions | `prompt`, `max_tokens`, `stream` | the same |
+| GET /v1/models, /v1/models/ID | | the models of the options |
 | POST /embed | `inputs`: text or texts | a bare list of vectors |
 | POST /rerank | `query`, `texts` | `[{"index", "score"}]`, best first |
-| POST /gme, /v1/gme | `{"model", "image" or "text", "task"}` or `{"model", "inputs": [...]}` | `data[].embedding`, `data[].index` |
+| POST /gme, /v1/gme | `{"model", "image" or "text", "task"}` | `data[]` with `embedding`, `index` |
+| | `{"model", "inputs": [text, {"image"}, {"text"}]}` | the same |
 """
 
 from __future__ import annotations
@@ -95,9 +97,10 @@ class _Api:
         except _Refused as refused:
             return refused.answer
         dimensions = payload.get("dimensions") or self._options.dimensions
+        texts = [str(item) for item in inputs]
 
         def answer(queued: float) -> Answer:
-            vectors = [expected.vector_json(item, dimensions) for item in inputs]
+            vectors = [expected.vector_json(item, dimensions) for item in texts]
             return Answer.json(vectors, headers=_tei_times(queued, self._gpus.cost(len(inputs)), len(inputs)))
 
         return self._on_gpu(len(inputs), answer, error=_tei_error)
@@ -229,7 +232,8 @@ class _Api:
 
     def models(self, exchange: Exchange) -> Answer:
         entries = [
-            {"id": name, "object": "model", "created": _GIVEN_TIME, "owned_by": "netkit"} for name in self._options.models
+            {"id": name, "object": "model", "created": _GIVEN_TIME, "owned_by": "netkit"}
+            for name in self._options.models
         ]
         if exchange.path == "/v1/models":
             return Answer.json({"object": "list", "data": entries})
@@ -356,7 +360,9 @@ def _gme_item(item: Any) -> str:
         given = [item[key] for key in ("image", "image_url", "text") if isinstance(item.get(key), str)]
         if len(given) == 1:
             return str(given[0])
-    raise _Refused(Answer.error(400, "an input must be a string, or have exactly one of `image`, `image_url`, `text`"))
+    raise _Refused(
+        Answer.error(400, "an input must be a string, or have exactly one of `image`, `image_url`, `text`")
+    )
 
 
 def _prompt(payload: dict[str, Any]) -> tuple[object, int]:
@@ -390,7 +396,9 @@ def _message_words(message: Any) -> int:
 def _check_picture(given: Any) -> None:
     url = given.get("url") if isinstance(given, dict) else given
     if not isinstance(url, str) or not url.startswith(("data:image/", "http://", "https://")):
-        raise _Refused(Answer.error(400, "image_url must be a data URL of an image, or an http(s) URL", param="messages"))
+        raise _Refused(
+            Answer.error(400, "image_url must be a data URL of an image, or an http(s) URL", param="messages")
+        )
 
 
 def _tokens(item: Any) -> int:

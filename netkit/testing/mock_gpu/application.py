@@ -11,7 +11,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from .exchange import Answer, Gone, Exchange
+from .exchange import Answer, Exchange, Gone
 
 if TYPE_CHECKING:
     from .backend import Backend
@@ -120,7 +120,10 @@ class Application:
             scheme, _, key = (exchange.header("authorization") or "").partition(" ")
             if scheme.lower() != "bearer" or key not in keys:
                 return Answer.error(
-                    401, "Incorrect API key provided", code="invalid_api_key", headers=[("www-authenticate", "Bearer")]
+                    401,
+                    "Incorrect API key provided",
+                    code="invalid_api_key",
+                    headers=[("www-authenticate", "Bearer")],
                 )
         if route is None or route.methods is None or exchange.method in route.methods:
             return None

@@ -1,4 +1,4 @@
-"""The server's inside, on its own loop: takes exchanges from connections, asks faults and routes, delivers answers."""
+"""The server's inside, on its own loop: takes exchanges from connections, asks faults and routes, delivers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
 
 from .application import Application
-from .exchange import Answer, Gone, Exchange
+from .exchange import Answer, Exchange, Gone
 from .gpus import Gpus
 
 if TYPE_CHECKING:
@@ -41,6 +41,7 @@ class Backend:
         """Every wire that holds a socket, ended or not."""
         self.open = self.peak = self.requests = self.accepted = 0
         self.application = Application(self)
+        self._released: asyncio.Future[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
     def __repr__(self) -> str:
@@ -106,6 +107,18 @@ class Backend:
         self._tasks.discard(task)
         for coroutine in work:
             coroutine.close()  # a task cancelled before its first step has never started them
+
+    async def all_released(self) -> None:
+        """Until no connection holds a socket."""
+        while self.wires:
+            self._released = asyncio.get_running_loop().create_future()
+            await self._released
+
+    def released(self, wire: Wire) -> None:
+        """This wire has let go of its socket."""
+        self.wires.discard(wire)
+        if self._released is not None and not self._released.done():
+            self._released.set_result(None)
 
     async def stop(self) -> None:
         """Cancel what still runs."""

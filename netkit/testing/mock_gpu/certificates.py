@@ -24,10 +24,12 @@ class Certificates:
         self.ca_file = str(directory / "ca.pem")
         self._authority.cert_pem.write_to_path(self.ca_file)
         self.client_file = str(directory / "client.pem")
-        self._authority.issue_cert("client@netkit.test").private_key_and_cert_chain_pem.write_to_path(self.client_file)
+        self._authority.issue_cert("client@netkit.test").private_key_and_cert_chain_pem.write_to_path(
+            self.client_file
+        )
 
     def server_context(self, protocols: list[str], *, client_certificate: str) -> ssl.SSLContext:
-        """A server side context that offers `protocols` by ALPN; `client_certificate`: "no", "optional", "required"."""
+        """A server's context that offers `protocols` by ALPN; `client_certificate`: "no", "optional", "required"."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self._server.configure_cert(context)
         context.set_alpn_protocols(protocols)

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from .exchange import Answer, Body, Exchange, HeaderList, Output
+from .http1 import Http1
+from .http2 import Http2
 from .log import ConnectionRecord
 from .wire import Wire
 
@@ -28,22 +30,13 @@ _OUTCOMES = {"client": "client_left", "client_reset": "client_left"}
 class Codec(Protocol):
     """HTTP/1.1 or HTTP/2: bytes in, exchanges out, and back."""
 
-    name: str
-
+    @property
+    def name(self) -> str: ...
     def receive(self, data: bytes) -> None: ...
     def writable(self) -> None: ...
     def lost(self) -> None: ...
     def exchange_ended(self, exchange: Exchange) -> None: ...
     def send_whole(self, exchange: Exchange, answer: Answer) -> None: ...
-    def reset(self, exchange: Exchange, code: int) -> None: ...
-    def goaway(self, code: int, last_stream: int | None, *, debug: bytes) -> None: ...
-    def change_settings(self, settings: Mapping[int, int]) -> None: ...
-    def ping(self) -> None: ...
-    def flush(self) -> None:
-        """Hand everything that the protocol has ready to the wire."""
-        if self.codec is not None:
-            self.codec.flush()
-
     def write_raw(self, data: bytes) -> None: ...
     def finish_then_close(self) -> None: ...
     def flush(self) -> None: ...
@@ -74,6 +67,7 @@ class Connection:
         self.closed: float | None = None
         self.wire = Wire(backend.options, context, self)
         self.codec: Codec | None = None
+        self.plan = Plan()
         self.requests = 0
         self.peak = 0
         self.open: dict[int, Exchange] = {}
@@ -81,16 +75,27 @@ class Connection:
         self._tls = context is not None
         self._tls_error: str | None = None
         self._early = b""
-        self.plan = Plan()
         backend.connections[self.id] = self
         backend.log._accepted(self.id, self.record)
 
     def __repr__(self) -> str:
-        return f"<Connection {self.id} {self.codec.name if self.codec else 'new'} open={len(self.open)} {self.wire!r}>"
+        protocol = self.codec.name if self.codec else "new"
+        return f"<Connection {self.id} {protocol} open={len(self.open)} {self.wire!r}>"
 
     @property
     def is_http2(self) -> bool:
-        return self.codec is not None and self.codec.name == "HTTP/2"
+        return isinstance(self.codec, Http2)
+
+    @property
+    def http2(self) -> Http2:
+        """The HTTP/2 protocol of this connection.
+
+        Raises:
+            RuntimeError: it speaks something else.
+        """
+        if not isinstance(self.codec, Http2):
+            raise RuntimeError(f"connection {self.id} does not speak HTTP/2")
+        return self.codec
 
     # Called by the wire.
 
@@ -100,30 +105,22 @@ class Connection:
         self.note("accepted", {})
         self.backend.faults.on_connection(self)
 
-    def released(self) -> None:
-        """The socket is gone."""
-        self.backend.wires.discard(self.wire)
-
     def connected(self, alpn: str | None) -> None:
         """TLS is up, or there is none."""
         http = self.backend.options.http
         if alpn == "h2" or http == "2":
-            self._speak_http2()
+            self.codec = Http2(self)
         elif alpn == "http/1.1" or http == "1.1" or self._tls:
-            self._speak_http1()
+            self.codec = Http1(self)
 
     def receive(self, data: bytes) -> None:
         if self.codec is None:
-            self._early += data
-            start = self._early[: len(_PREFACE)]
-            if _PREFACE.startswith(start) and len(start) < len(_PREFACE):
+            data = self._early + data
+            if len(data) < len(_PREFACE) and _PREFACE.startswith(data):
+                self._early = data
                 return
-            if start == _PREFACE:
-                self._speak_http2()
-            else:
-                self._speak_http1()
-            data, self._early = self._early, b""
-        assert self.codec is not None
+            self._early = b""
+            self.codec = Http2(self) if data.startswith(_PREFACE) else Http1(self)
         self.codec.receive(data)
 
     def writable(self) -> None:
@@ -140,6 +137,10 @@ class Connection:
         self.note("closed", {"by": by})
         self.backend.log._lost(self.id, self.record())
 
+    def released(self) -> None:
+        """The socket is gone."""
+        self.backend.released(self.wire)
+
     def note(self, kind: str, detail: dict[str, Any]) -> None:
         if kind == "tls_failed":
             self._tls_error = str(detail.get("error"))
@@ -148,15 +149,32 @@ class Connection:
     # Called by the protocol.
 
     def exchange(
-        self, *, stream: int | None, protocol: str, method: str, target: str, authority: str, headers: HeaderList,
-        body: Body, output: Output,
+        self,
+        *,
+        stream: int | None,
+        protocol: str,
+        method: str,
+        target: str,
+        authority: str,
+        headers: HeaderList,
+        body: Body,
+        output: Output,
     ) -> Exchange:
         """A new exchange, entered in the log."""
         self.requests += 1
         exchange = Exchange(
-            self, identity=self.backend.next_request(), number=self.requests, stream=stream, protocol=protocol,
-            method=method, target=target, authority=authority, headers=headers, body=body, output=output,
-        )  # fmt: skip
+            self,
+            identity=self.backend.next_request(),
+            number=self.requests,
+            stream=stream,
+            protocol=protocol,
+            method=method,
+            target=target,
+            authority=authority,
+            headers=headers,
+            body=body,
+            output=output,
+        )
         self.open[exchange.id] = exchange
         self.peak = max(self.peak, len(self.open))
         self.backend.opened(exchange)
@@ -203,192 +221,20 @@ class Connection:
             self.codec.write_raw(data)
 
     def delay(self, seconds: float) -> None:
-        """Act as if the connection were accepted only `seconds` from now. For `Fault.on_connection`."""
+        """Act as if the connection were accepted only `seconds` from now. For `ConnectionFault.start`."""
         self.wire.sleep(seconds)
 
-    def goaway(self, code: int, last_stream: int | None, *, debug: bytes) -> None: ...
-    def change_settings(self, settings: Mapping[int, int]) -> None: ...
-    def ping(self) -> None: ...
-    def flush(self) -> None:
-        """Hand everything that the protocol has ready to the wire."""
-        if self.codec is not None:
-            self.codec.flush()
-
-    def write_raw(self, data: bytes) -> None: ...
-    def finish_then_close(self) -> None: ...
-    def flush(self) -> None: ...
-
-
-@dataclass(slots=True)
-class Plan:
-    """What connection faults want an HTTP/2 connection to do differently from its start.
-
-    Attributes:
-        settings: SETTINGS by number, over those of the server's options.
-        settings_after: seconds for which everything that we would send is held back.
-        drop: frame types never sent: "WINDOW_UPDATE", "PING_ACK", "SETTINGS_ACK".
-    """
-
-    settings: dict[int, int] = field(default_factory=dict)
-    settings_after: float = 0.0
-    drop: set[str] = field(default_factory=set)
-
-
-class Connection:
-    """See the module. `id` counts from 1 in the order of acceptance."""
-
-    def __init__(self, backend: Backend, context: ssl.SSLContext | None) -> None:
-        self.backend = backend
-        self.id = backend.next_connection()
-        self.time = time.monotonic()
-        self.closed: float | None = None
-        self.wire = Wire(backend.options, context, self)
-        self.codec: Codec | None = None
-        self.requests = 0
-        self.peak = 0
-        self.open: dict[int, Exchange] = {}
-        self.server_name: str | None = None
-        self._tls = context is not None
-        self._tls_error: str | None = None
-        self._early = b""
-        self.plan = Plan()
-        backend.connections[self.id] = self
-        backend.log._accepted(self.id, self.record)
-
-    def __repr__(self) -> str:
-        return f"<Connection {self.id} {self.codec.name if self.codec else 'new'} open={len(self.open)} {self.wire!r}>"
-
-    @property
-    def is_http2(self) -> bool:
-        return self.codec is not None and self.codec.name == "HTTP/2"
-
-    # Called by the wire.
-
-    def accepted(self) -> None:
-        """TCP is up; not a byte was read."""
-        self.backend.wires.add(self.wire)
-        self.note("accepted", {})
-        self.backend.faults.on_connection(self)
-
-    def released(self) -> None:
-        """The socket is gone."""
-        self.backend.wires.discard(self.wire)
-
-    def connected(self, alpn: str | None) -> None:
-        """TLS is up, or there is none."""
-        http = self.backend.options.http
-        if alpn == "h2" or http == "2":
-            self._speak_http2()
-        elif alpn == "http/1.1" or http == "1.1" or self._tls:
-            self._speak_http1()
-
-    def receive(self, data: bytes) -> None:
-        if self.codec is None:
-            self._early += data
-            start = self._early[: len(_PREFACE)]
-            if _PREFACE.startswith(start) and len(start) < len(_PREFACE):
-                return
-            if start == _PREFACE:
-                self._speak_http2()
-            else:
-                self._speak_http1()
-            data, self._early = self._early, b""
-        assert self.codec is not None
-        self.codec.receive(data)
-
-    def writable(self) -> None:
-        if self.codec is not None:
-            self.codec.writable()
-
-    def ended(self, by: str) -> None:
-        self.closed = time.monotonic()
-        self.backend.connections.pop(self.id, None)
-        for exchange in tuple(self.open.values()):
-            exchange.leave(_OUTCOMES.get(by, "server_closed"))
-        if self.codec is not None:
-            self.codec.lost()
-        self.note("closed", {"by": by})
-        self.backend.log._lost(self.id, self.record())
-
-    def note(self, kind: str, detail: dict[str, Any]) -> None:
-        if kind == "tls_failed":
-            self._tls_error = str(detail.get("error"))
-        self.backend.log._event(kind, self.id, detail=detail)
-
-    # Called by the protocol.
-
-    def exchange(
-        self, *, stream: int | None, protocol: str, method: str, target: str, authority: str, headers: HeaderList,
-        body: Body, output: Output,
-    ) -> Exchange:
-        """A new exchange, entered in the log."""
-        self.requests += 1
-        exchange = Exchange(
-            self, identity=self.backend.next_request(), number=self.requests, stream=stream, protocol=protocol,
-            method=method, target=target, authority=authority, headers=headers, body=body, output=output,
-        )  # fmt: skip
-        self.open[exchange.id] = exchange
-        self.peak = max(self.peak, len(self.open))
-        self.backend.opened(exchange)
-        return exchange
-
-    def exchange_ended(self, exchange: Exchange) -> None:
-        self.open.pop(exchange.id, None)
-        self.backend.ended(exchange)
-        if self.codec is not None and not self.wire.is_closed:
-            self.codec.exchange_ended(exchange)
-
-    # Called by faults, and by tests through MockGPU.connection.
-
-    def close(self) -> None:
-        """Flush, close_notify, FIN."""
-        self.flush()
-        self.wire.close()
-
-    def half_close(self) -> None:
-        """FIN now, and go on reading."""
-        self.flush()
-        self.wire.half_close()
-
-    def reset(self) -> None:
-        """TCP RST (SO_LINGER 0), after what was already answered."""
-        self.flush()
-        self.wire.reset()
-
-    def black_hole(self) -> None:
-        """Read and write nothing from now on, and keep the socket open."""
-        self.note("fault", {"name": "black_hole"})
-        self.wire.swallow()
-
-    def flush(self) -> None:
-        """Hand everything that the protocol has ready to the wire."""
-        if self.codec is not None:
-            self.codec.flush()
-
-    def write_raw(self, data: bytes) -> None:
-        """Put bytes on the wire past the protocol (on HTTP/2: between two frames)."""
-        if self.codec is None:
-            self.wire.write(data)
-        else:
-            self.codec.write_raw(data)
-
-    def delay(self, seconds: float) -> None:
-        """Act as if the connection were accepted only after `seconds`."""
-        if self._delayed is None and not self.wire.is_closed:
-            self._delayed = []
-            asyncio.get_running_loop().call_later(seconds, self._undelay)
-
     def goaway(self, code: int = 0, last_stream: int | None = None, *, debug: bytes = b"") -> None:
-        """HTTP/2 GOAWAY; `last_stream` None means the last one received. On HTTP/1.1 an error."""
-        self._http2().goaway(code, last_stream, debug=debug)
+        """HTTP/2 GOAWAY; `last_stream` None means the last one received. On HTTP/1.1 a RuntimeError."""
+        self.http2.goaway(code, last_stream, debug=debug)
 
     def settings(self, settings: Mapping[int, int]) -> None:
         """HTTP/2 SETTINGS in flight, by number."""
-        self._http2().change_settings(settings)
+        self.http2.change_settings(settings)
 
     def ping(self) -> None:
         """HTTP/2 PING; the answer is logged as "ping_acked"."""
-        self._http2().ping()
+        self.http2.ping()
 
     def record(self) -> ConnectionRecord:
         tls = self.wire.tls
@@ -410,18 +256,3 @@ class Connection:
             bytes_in=self.wire.bytes_in,
             bytes_out=self.wire.bytes_out,
         )
-
-    def _http2(self) -> Codec:
-        if self.codec is None or not self.is_http2:
-            raise RuntimeError(f"connection {self.id} does not speak HTTP/2")
-        return self.codec
-
-    def _speak_http1(self) -> None:
-        from .http1 import Http1
-
-        self.codec = Http1(self)
-
-    def _speak_http2(self) -> None:
-        from .http2 import Http2
-
-        self.codec = Http2(self)

@@ -43,7 +43,7 @@ class H2Engine:
         self._queues: dict[int, _Queue] = {}
 
     def start(self, settings: Mapping[int, int], connection_window: int) -> None:
-        self._connection.local_settings.update(dict(settings))  # type: ignore[arg-type]
+        self._connection.local_settings.update(dict(settings))
         self._connection.local_settings.acknowledge()
         self._connection.initiate_connection()
         if connection_window > _DEFAULT_WINDOW:
@@ -93,7 +93,7 @@ class H2Engine:
         self._connection.ping(b"netkit!!")
 
     def change_settings(self, settings: Mapping[int, int]) -> None:
-        self._connection.update_settings(dict(settings))  # type: ignore[arg-type]
+        self._connection.update_settings(dict(settings))
 
     def credit(self, stream: int, size: int) -> None:
         if size:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from importlib.util import find_spec
-from typing import NamedTuple, Protocol, Union
+from typing import NamedTuple, Protocol
 
 __all__ = [
     "BodyBytes",
@@ -58,7 +58,7 @@ class Happened(NamedTuple):
     detail: dict[str, object] = {}
 
 
-Event = Union[RequestHead, BodyBytes, RequestTrailers, StreamOver, Happened]
+Event = RequestHead | BodyBytes | RequestTrailers | StreamOver | Happened
 
 
 class Engine(Protocol):

@@ -24,7 +24,7 @@ from .log import RequestRecord
 if TYPE_CHECKING:
     from .connection import Connection
 
-__all__ = ["Answer", "Body", "Gone", "Exchange", "HeaderList", "Output"]
+__all__ = ["Answer", "Body", "Exchange", "Gone", "HeaderList", "Output"]
 
 HeaderList = list[tuple[str, str]]
 
@@ -61,8 +61,14 @@ class Answer:
 
     @classmethod
     def error(
-        cls, status: int, message: str, *, kind: str = "invalid_request_error", code: str | None = None,
-        param: str | None = None, headers: HeaderList | None = None,
+        cls,
+        status: int,
+        message: str,
+        *,
+        kind: str = "invalid_request_error",
+        code: str | None = None,
+        param: str | None = None,
+        headers: HeaderList | None = None,
     ) -> Answer:
         """An error in the shape of OpenAI's API."""
         body = {"error": {"message": message, "type": kind, "param": param, "code": code}}
@@ -81,7 +87,19 @@ class Output(Protocol):
 class Body:
     """A request body: fed by the protocol, read once by a route."""
 
-    __slots__ = ("_chunks", "_error", "_hash", "_keep", "_kept", "_want_more", "complete", "consumed", "size", "start")
+    __slots__ = (
+        "_chunks",
+        "_error",
+        "_hash",
+        "_keep",
+        "_kept",
+        "_returned",
+        "_want_more",
+        "complete",
+        "consumed",
+        "size",
+        "start",
+    )
 
     def __init__(self, keep: int) -> None:
         self._keep = keep
@@ -90,6 +108,7 @@ class Body:
         self._hash: Any = None
         self._error: BaseException | None = None
         self._want_more: asyncio.Future[None] | None = None
+        self._returned = 0
         self.complete = False
         self.size = 0
         self.consumed: Callable[[int], None] | None = None
@@ -131,8 +150,11 @@ class Body:
         """Everything that has arrived and was not read."""
         data = self._chunks[0] if len(self._chunks) == 1 else b"".join(self._chunks)
         self._chunks.clear()
-        if data and self.consumed is not None:
-            self.consumed(len(data))
+        # Bytes that were put back have had their credit.
+        fresh = len(data) - self._returned
+        self._returned = max(0, -fresh)
+        if fresh > 0 and self.consumed is not None:
+            self.consumed(fresh)
         return data
 
     async def chunks(self) -> AsyncIterator[bytes]:
@@ -164,6 +186,12 @@ class Body:
         async for _ in self.chunks():
             pass
 
+    def put_back(self, data: bytes) -> None:
+        """Let the next reader find `data` first; for faults that wait for the body which the answer reads."""
+        if data:
+            self._chunks.appendleft(data)
+            self._returned += len(data)
+
     def kept(self) -> bytes | None:
         """The bytes so far, or None where they were more than the log keeps."""
         kept = self._kept  # another thread may ask while the loop goes on
@@ -187,13 +215,24 @@ class Exchange:
 
     __slots__ = (
         "_query", "authority", "body", "bytes_sent", "connection", "content", "ended", "events_sent", "first_byte",
-        "headers", "id", "method", "number", "outcome", "output", "path", "protocol", "query", "reset_code", "status",
-        "stream", "target", "task", "time",
+        "head_pace", "headers", "id", "method", "number", "outcome", "output", "path", "protocol", "query",
+        "reset_code", "status", "stream", "target", "task", "time", "unread_code", "waiters",
     )  # fmt: skip
 
     def __init__(
-        self, connection: Connection, *, identity: int, number: int, stream: int | None, protocol: str, method: str,
-        target: str, authority: str, headers: HeaderList, body: Body, output: Output,
+        self,
+        connection: Connection,
+        *,
+        identity: int,
+        number: int,
+        stream: int | None,
+        protocol: str,
+        method: str,
+        target: str,
+        authority: str,
+        headers: HeaderList,
+        body: Body,
+        output: Output,
     ) -> None:
         self.connection = connection
         self.id = identity
@@ -218,6 +257,11 @@ class Exchange:
         self.outcome = "open"
         self.reset_code: int | None = None
         self.task: asyncio.Task[None] | None = None
+        self.head_pace: tuple[int, float] | None = None
+        """For slow heads: bytes per piece, seconds between two."""
+        self.unread_code: int | None = 0
+        """HTTP/2: the code of the RST_STREAM that follows an answer whose request is not whole; None sends none."""
+        self.waiters: list[asyncio.Future[None]] = []
         self._query: dict[str, str] | None = None
 
     def __repr__(self) -> str:
@@ -249,6 +293,16 @@ class Exchange:
             self.outcome = outcome
             self.reset_code = reset_code
             self.connection.exchange_ended(self)
+            for waiter in self.waiters:
+                if not waiter.done():
+                    waiter.set_result(None)
+
+    async def wait_ended(self) -> None:
+        """Until the answer was sent, or the exchange was cut."""
+        if self.is_open:
+            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self.waiters.append(waiter)
+            await waiter
 
     def leave(self, outcome: str, *, reset_code: int | None = None) -> None:
         """The client is gone, or the connection: end, and stop whatever works on the answer."""

@@ -1,7 +1,7 @@
 """What the server answers, as functions that tests call too: an answer proves the input that it belongs to.
 
-Every component of a vector is a multiple of 1/128 in [-1, 1), so it is exact as a double, as a little-endian f32 and in JSON:
-tests compare with `==`.
+Every component of a vector is a multiple of 1/128 in [-1, 1), so it is exact as a double, as a little-endian f32 and
+in JSON: tests compare with `==`.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def expected_tokens(messages: object, count: int) -> list[str]:
 
 
 def expected_bytes(size: int, offset: int = 0) -> bytes:
-    """`size` bytes of the content that `/bytes/N` gives, from `offset` on. No two 32-byte blocks of a MiB are equal."""
+    """`size` bytes of the content of `/bytes/N`, from `offset` on. No two 32-byte blocks of a MiB are equal."""
     block = _block()
     start = offset % len(block)
     return (block * ((start + size) // len(block) + 1))[start : start + size]

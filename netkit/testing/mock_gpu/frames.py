@@ -1,4 +1,4 @@
-"""HTTP/2 frames as bytes (RFC 9113, sections 4 and 6): what the server reads off its own output, and what faults forge.
+"""HTTP/2 frames as bytes (RFC 9113, sections 4 and 6): what the server reads off its output, what faults forge.
 
 No state, no HPACK table: forged header blocks use literals without indexing, so that they disturb no other stream.
 """
@@ -53,10 +53,12 @@ def literal_headers(headers: Iterable[tuple[bytes, bytes]]) -> bytes:
 
 
 def split(data: bytes) -> Iterator[tuple[int, int, int, int, int]]:
-    """The frames in `data`, which holds whole ones only: kind, flags, stream, start of the frame, its end."""
+    """The whole frames in `data`: kind, flags, stream, start of the frame, its end."""
     start = 0
-    while start < len(data):
+    while start + 9 <= len(data):
         end = start + 9 + (data[start] << 16 | data[start + 1] << 8 | data[start + 2])
+        if end > len(data):  # no frame: a fault sends garbage
+            return
         stream = int.from_bytes(data[start + 5 : start + 9], "big") & 0x7FFFFFFF
         yield data[start + 3], data[start + 4], stream, start, end
         start = end

@@ -12,9 +12,8 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import Mapping
 from http import HTTPStatus
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 import h11
 
@@ -152,18 +151,6 @@ class Http1:
             future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._drained.append(future)
             await future
-
-    def reset(self, exchange: Exchange, code: int) -> None:
-        raise RuntimeError("HTTP/1.1 has no streams to reset; reset the connection")
-
-    def goaway(self, code: int, last_stream: int | None, *, debug: bytes) -> NoReturn:
-        raise RuntimeError("HTTP/1.1 has no GOAWAY")
-
-    def change_settings(self, settings: Mapping[int, int]) -> NoReturn:
-        raise RuntimeError("HTTP/1.1 has no SETTINGS")
-
-    def ping(self) -> NoReturn:
-        raise RuntimeError("HTTP/1.1 has no PING")
 
     # Inside: reading requests.
 
@@ -344,7 +331,14 @@ class Http1Output:
         head = self._codec.head_bytes(self.exchange, status, headers, None)
         self._chunked = b"\r\ntransfer-encoding: chunked\r\n" in head
         self._silent = _bodiless(self.exchange, status)
-        self._codec.write_raw(head)
+        if self.exchange.head_pace is None:
+            self._codec.write_raw(head)
+            return
+        size, interval = self.exchange.head_pace
+        for offset in range(0, len(head), size):
+            if offset:
+                await asyncio.sleep(interval)
+            self._codec.write_raw(head[offset : offset + size])
 
     async def data(self, chunk: bytes) -> None:
         if self._silent or not chunk:

@@ -34,6 +34,7 @@ _KINDS = {
     frames.GOAWAY: "goaway_sent",
     frames.WINDOW_UPDATE: "window_sent",
 }
+_SHORTEST = {frames.RST_STREAM: 4, frames.GOAWAY: 8, frames.WINDOW_UPDATE: 4}
 
 
 class Http2:
@@ -58,7 +59,8 @@ class Http2:
         self._closing = False
         self._idle: asyncio.TimerHandle | None = None
         self._engine.start(
-            {**_DEFAULT_SETTINGS, **self._options.settings, **connection.plan.settings}, self._options.connection_window
+            {**_DEFAULT_SETTINGS, **self._options.settings, **connection.plan.settings},
+            self._options.connection_window,
         )
         if self._held:
             self._loop.call_later(connection.plan.settings_after, self._unhold)
@@ -67,6 +69,11 @@ class Http2:
 
     def __repr__(self) -> str:
         return f"<Http2 streams={sorted(self._streams)} highest={self._highest} closing={self._closing}>"
+
+    @property
+    def highest_stream(self) -> int:
+        """The highest stream that the client has opened; 0 before the first."""
+        return self._highest
 
     # From the wire.
 
@@ -102,8 +109,9 @@ class Http2:
         unread = exchange.body.waiting
         if unread:
             self._engine.credit(stream, unread)
-        if exchange.outcome == "complete" and not exchange.body.complete:
-            self._engine.reset(stream, 0)  # RFC 9113, 8.1: a complete answer; do not send the rest of the request
+        if exchange.outcome == "complete" and not exchange.body.complete and exchange.unread_code is not None:
+            # RFC 9113, 8.1: the answer is complete, the rest of the request is not wanted
+            self._engine.reset(stream, exchange.unread_code)
         self._plan_flush()
         if not self._streams:
             self._arm_idle()
@@ -141,7 +149,11 @@ class Http2:
         exchange.bytes_sent += len(chunk)
         exchange.events_sent += 1
         self._plan_flush()
-        while exchange.is_open and not self._wire.is_closed and (self._wire.is_full or self._engine.queued(stream) > _ROOM):
+        while (
+            exchange.is_open
+            and not self._wire.is_closed
+            and (self._wire.is_full or self._engine.queued(stream) > _ROOM)
+        ):
             future: asyncio.Future[None] = self._loop.create_future()
             self._waiting.append(future)
             await future
@@ -254,9 +266,15 @@ class Http2:
         body = Body(self._options.keep_body)
         output = Http2Output(self)
         exchange = self._connection.exchange(
-            stream=event.stream, protocol=self.name, method=pseudo.get(b":method", ""), target=pseudo.get(b":path", ""),
-            authority=pseudo.get(b":authority", ""), headers=headers, body=body, output=output,
-        )  # fmt: skip
+            stream=event.stream,
+            protocol=self.name,
+            method=pseudo.get(b":method", ""),
+            target=pseudo.get(b":path", ""),
+            authority=pseudo.get(b":authority", ""),
+            headers=headers,
+            body=body,
+            output=output,
+        )
         output.exchange = exchange
         body.consumed = lambda size: self._credit(event.stream, size)
         self._streams[event.stream] = exchange
@@ -331,6 +349,8 @@ class Http2:
         )
 
     def _log_sent(self, kind: int, stream: int, payload: bytes, *, acks: bool) -> None:
+        if len(payload) < _SHORTEST.get(kind, 0):
+            return  # forged
         code: int | None = None
         detail: dict[str, object] = {}
         name = _KINDS[kind]
@@ -342,7 +362,7 @@ class Http2:
         elif kind == frames.WINDOW_UPDATE:
             detail = {"increment": int.from_bytes(payload, "big")}
         elif kind == frames.SETTINGS:
-            detail = {"settings": dict(struct.iter_unpack(">HI", payload))}
+            detail = {"settings": dict(struct.iter_unpack(">HI", payload[: len(payload) // 6 * 6]))}
         elif acks:
             name = "ping_answered"
         self._backend.log._event(name, self._connection.id, stream or None, code, detail)
@@ -360,6 +380,8 @@ class Http2Output:
         self._codec.send_informational(self.exchange, status, headers)
 
     async def head(self, status: int, headers: HeaderList) -> None:
+        if self.exchange.head_pace is not None:
+            await asyncio.sleep(self.exchange.head_pace[1])
         self._codec.send_head(self.exchange, status, headers, end=False)
 
     async def data(self, chunk: bytes) -> None:

@@ -4,7 +4,8 @@ Any method works on all of them; HEAD gives the head that GET would.
 
 | route | answer |
 |---|---|
-| /echo | JSON: method, path, query, headers (pairs), body (text up to 64 KiB), body_sha256, body_size, connection, protocol |
+| /echo | JSON: method, path, query, headers (pairs), authority, body (text up to 64 KiB), body_sha256, body_size, |
+| | connection, protocol |
 | /bytes/N | `expected_bytes(N)`; `?chunked=1` in pieces without length, `?gzip=1`, `?deflate=1` |
 | /status/CODE | that status; query parameters become response headers |
 | /redirect/N, /redirect-to?url=&status= | N hops (302, relative), then the echo |
@@ -226,7 +227,9 @@ def _trailers(exchange: Exchange) -> Answer:
     async def pieces() -> AsyncIterator[bytes]:
         yield b"before the trailers"
 
-    return Answer(200, [("content-type", "text/plain"), ("trailer", "x-checksum")], pieces(), None, [("x-checksum", "42")])
+    return Answer(
+        200, [("content-type", "text/plain"), ("trailer", "x-checksum")], pieces(), None, [("x-checksum", "42")]
+    )
 
 
 async def _upload(exchange: Exchange) -> Answer:

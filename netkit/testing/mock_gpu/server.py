@@ -136,7 +136,9 @@ class MockGPU:
         self.log.clear()
         self._call(self._backend.reset_statistics)
 
-    def route(self, path: str, handler: Handler, *, methods: tuple[str, ...] | None = None, streaming: bool = False) -> None:
+    def route(
+        self, path: str, handler: Handler, *, methods: tuple[str, ...] | None = None, streaming: bool = False
+    ) -> None:
         """Add or replace a route; see `application`. Before or after the start."""
         if self._running is None:
             self._routes.append((path, handler, {"methods": methods, "streaming": streaming}))
@@ -199,7 +201,7 @@ class MockGPU:
             raise RuntimeError("the mock server runs already")
         self._process = os.getpid()
         ready: concurrent.futures.Future[None] = concurrent.futures.Future()
-        # Not a daemon: a daemon thread may be killed in the middle of a write. It ends by itself with the main thread.
+        # Not a daemon, which may be killed in the middle of a write. It ends by itself with the main thread.
         self._thread = threading.Thread(target=self._serve, args=(ready,), name="netkit-mock-gpu")
         self._thread.start()
         return ready
@@ -208,7 +210,7 @@ class MockGPU:
         try:
             with asyncio.Runner(loop_factory=_loop_factory(self.options.loop)) as runner:
                 runner.run(self._main(ready))
-        except Exception as error:  # noqa: BLE001 - handed to whoever starts or stops the server
+        except Exception as error:
             if not ready.done():
                 self._thread = None
                 ready.set_exception(error)
@@ -298,16 +300,20 @@ class _Running:
     async def end(self) -> None:
         self.pause_listening()
         await self.backend.stop()
-        wires = [connection.wire for connection in tuple(self.backend.connections.values())]
-        for wire in wires:
-            wire.close()
-        deadline = self.loop.time() + _GRACE
-        while self.backend.wires and self.loop.time() < deadline:
-            await asyncio.sleep(0.002)
+        for connection in tuple(self.backend.connections.values()):
+            connection.close()
+        await self._released(_GRACE)
         for wire in tuple(self.backend.wires):
             wire.abort()
-        while self.backend.wires and self.loop.time() < deadline + 1:
-            await asyncio.sleep(0.002)
+        await self._released(_GRACE)
+
+    async def _released(self, seconds: float) -> None:
+        """Until no socket is left, at most so long."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self.backend.all_released()
+        except TimeoutError:
+            return
 
     def disown(self) -> None:
         for descriptor in self._descriptors:

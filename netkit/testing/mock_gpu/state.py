@@ -20,7 +20,7 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True):
     """A snapshot. Times are seconds; `gpus` has one entry per GPU, the other GPU figures are sums over them.
 
     `utilisation`: busy time / time between the first batch's start and the last one's end, over all GPUs.
-    `gaps`: how often a GPU stood idle for at least 1 ms between two batches; `gap_total`, `gap_longest`: for how long.
+    `gaps`: how often a GPU stood idle for at least 1 ms between two batches; `gap_total`, `gap_longest`: how long.
     """
 
     utilisation: float
@@ -85,7 +85,9 @@ def mount(backend: Backend, route: Callable[..., None]) -> None:
 
     def metrics(exchange: Exchange) -> Answer:
         return Answer(
-            200, [("content-type", "text/plain; version=0.0.4; charset=utf-8")], _prometheus(stats_of(backend)).encode()
+            200,
+            [("content-type", "text/plain; version=0.0.4; charset=utf-8")],
+            _prometheus(stats_of(backend)).encode(),
         )
 
     def health(exchange: Exchange) -> Answer:
@@ -108,6 +110,9 @@ def _prometheus(stats: Stats) -> str:
         counter = name in _COUNTERS
         full = f"mock_gpu_{name}" + ("_total" if counter and not name.endswith("_total") else "")
         lines += [f"# TYPE {full} {'counter' if counter else 'gauge'}", f"{full} {value}"]
-    lines += ["# TYPE vllm:num_requests_running gauge", f"vllm:num_requests_running {stats.open_requests - stats.queued}"]
+    lines += [
+        "# TYPE vllm:num_requests_running gauge",
+        f"vllm:num_requests_running {stats.open_requests - stats.queued}",
+    ]
     lines += ["# TYPE vllm:num_requests_waiting gauge", f"vllm:num_requests_waiting {stats.queued}"]
     return "\n".join(lines) + "\n"

@@ -58,6 +58,7 @@ class Wire(asyncio.Protocol):
         self._full = False
         self._held = False
         self._asleep = False
+        self._deaf = False
         self._transport: asyncio.Transport | None = None
         self._client_gone = False
         self.closed_by: str | None = None
@@ -78,7 +79,7 @@ class Wire(asyncio.Protocol):
 
     @property
     def is_full(self) -> bool:
-        """True while the kernel or the delay line holds all that it should: write later, when `writable` is called."""
+        """True while kernel or delay line hold all that they should: write later, when `writable` is called."""
         return self._full or (self._out is not None and self._out.queued > 64 * 1024)
 
     @property
@@ -162,6 +163,11 @@ class Wire(asyncio.Protocol):
     def hold_reading(self, hold: bool) -> None:
         """Stop or go on reading from the socket, so that a client's upload waits in its own buffers."""
         self._held = hold
+        self._balance_reading()
+
+    def stop_reading(self) -> None:
+        """Read nothing more from the socket, for good; writing goes on."""
+        self._deaf = True
         self._balance_reading()
 
     def sleep(self, seconds: float) -> None:
@@ -341,7 +347,7 @@ class Wire(asyncio.Protocol):
     def _balance_reading(self) -> None:
         if self._transport is None or self._transport.is_closing() or self._swallowing:
             return
-        if self._held or self._asleep or (self._in is not None and self._in.queued > 512 * 1024):
+        if self._held or self._asleep or self._deaf or (self._in is not None and self._in.queued > 512 * 1024):
             self._transport.pause_reading()
         elif not self._transport.is_reading():
             self._transport.resume_reading()
