@@ -1,8 +1,10 @@
-"""One connector per event loop, for a session that made its connector itself.
+"""One session in several event loops: a connector for each, and a view of the session where loops run side by side.
 
 Rules of this file:
 
 - A connector is used in the loop in which it was made, and in no other.
+- A session whose loop has ended moves to the next one. While its loop still runs, another loop gets a view: the same
+  settings, cookies and counters, with a connector of its own.
 - Sockets of a loop that has ended, or of the process that forked this one, are closed without a word: no farewell is
   sent on a connection that may be someone else's, and nothing is logged or warned of.
 """
@@ -10,62 +12,95 @@ Rules of this file:
 from __future__ import annotations
 
 import asyncio
+import copy
+import os
 import threading
 from collections.abc import Callable
 from typing import Any
 
-from aiohttp import BaseConnector
+from aiohttp import BaseConnector, ClientSession
 from aiohttp.client_proto import ResponseHandler
 
 from netkit import fork
 
-__all__ = ["LoopConnectors"]
+__all__ = ["LoopViews", "abandon"]
 
 
-class LoopConnectors:
-    """The connectors of one session, by loop; `make()` opens one in the running loop."""
+class LoopViews:
+    """The views of one session, by loop; `open_connector()` opens one in the running loop."""
 
-    def __init__(self, home: BaseConnector, make: Callable[[], BaseConnector]) -> None:
-        self._make = make
-        self._known: dict[asyncio.AbstractEventLoop, BaseConnector] = {home._loop: home}
+    def __init__(self, session: ClientSession, open_connector: Callable[[], BaseConnector]) -> None:
+        self._open_connector = open_connector
+        self._home: BaseConnector | None = session._connector
+        self._process = os.getpid()
+        self._views: dict[asyncio.AbstractEventLoop, ClientSession] = {}
         self._lock = threading.Lock()
         fork.register(self)
 
-    def of(self, loop: asyncio.AbstractEventLoop) -> BaseConnector:
-        """The connector of `loop`, which is running here."""
-        known = self._known.get(loop)
-        if known is not None:
-            return known
+    def owns(self, connector: BaseConnector | None) -> bool:
+        """Whether the session still has the connector that was made for it, not one that someone put in its place."""
+        return connector is not None and connector is self._home
+
+    def of(self, session: ClientSession, loop: asyncio.AbstractEventLoop) -> ClientSession:
+        """The session to use in `loop`, which is running here: `session` itself, moved, or a view of it."""
         with self._lock:
-            for other in [other for other in self._known if other.is_closed()]:
-                _abandon(self._known.pop(other))
-            connector = self._known[loop] = self._make()
-            return connector
+            if session._loop is loop:
+                return session
+            known = self._views.get(loop)
+            if known is not None:
+                return known
+            for ended in [other for other in self._views if other.is_closed()]:
+                leave(self._views.pop(ended))
+            if session._loop.is_closed() or self._process != os.getpid():
+                if self._home is not None:
+                    abandon(self._home)
+                self._process = os.getpid()
+                moved = session
+            else:
+                moved = self._views[loop] = copy.copy(session)
+                moved.__dict__["_netkit_views"] = None
+                moved.__dict__["_netkit_is_view"] = True
+            attributes = moved.__dict__
+            attributes["_loop"], attributes["_connector"] = loop, self._open_connector()
+            if moved is session:
+                self._home = attributes["_connector"]
+            return moved
 
     async def close(self) -> None:
-        """Close all of them; those of other loops in their own loops."""
+        """Close the connectors of all views, each in its own loop."""
         with self._lock:
-            connectors = list(self._known.items())
-            self._known.clear()
+            views, self._views = list(self._views.values()), {}
         running = asyncio._get_running_loop()
-        for loop, connector in connectors:
-            if loop is running:
+        for view in views:
+            connector = view._connector
+            if connector is None:
+                continue
+            view.__dict__["_connector"] = None
+            if view._loop is running:
                 await connector.close()
-            elif loop.is_closed():
-                _abandon(connector)
+            elif view._loop.is_closed():
+                abandon(connector)
             else:
-                loop.call_soon_threadsafe(connector._close)
+                view._loop.call_soon_threadsafe(connector._close)
 
     def after_fork_in_child(self) -> None:
         self._lock = threading.Lock()
-        connectors, self._known = list(self._known.values()), {}
-        for connector in connectors:
-            _abandon(connector)
+        views, self._views = list(self._views.values()), {}
+        for view in views:
+            leave(view)
+        if self._home is not None:
+            abandon(self._home)
 
 
-def _abandon(connector: BaseConnector) -> None:
-    if connector.closed:
-        return
+def leave(view: ClientSession) -> None:
+    connector = view._connector
+    if connector is not None:
+        abandon(connector)
+    view.__dict__["_connector"] = None
+
+
+def abandon(connector: BaseConnector) -> None:
+    """Close every socket of a connector whose loop will not run again, in this process at least."""
     protocols = [*connector._acquired, *(protocol for idle in connector._conns.values() for protocol, _ in idle)]
     for protocol in protocols:
         if isinstance(protocol, ResponseHandler):

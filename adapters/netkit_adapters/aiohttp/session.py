@@ -23,7 +23,7 @@ from aiohttp.http import HttpVersion, HttpVersion11
 
 from netkit.edge import Edge
 from netkit.runtime import Asyncio
-from netkit_adapters.aiohttp.connectors import LoopConnectors
+from netkit_adapters.aiohttp.connectors import LoopViews, abandon
 from netkit_adapters.aiohttp.pool import AiohttpPool
 from netkit_adapters.aiohttp.transport import Hop, terminal
 
@@ -41,7 +41,7 @@ _original_request: Final = Base._request
 class _Wiring:
     """What netkit keeps for one session."""
 
-    __slots__ = ("edge", "hop", "pool", "restore", "settings")
+    __slots__ = ("edge", "hop", "only", "pool", "restore", "settings")
 
     def __init__(
         self,
@@ -56,18 +56,20 @@ class _Wiring:
             stack="aiohttp", runtime=_asyncio, terminal=terminal, plugins=plugins, config=config, pool=self.pool
         )
         self.hop = Hop(self.edge)
+        self.only = (self.hop,)
+        """The middlewares of a session whose user has none: nothing to put together for each request."""
         self.restore: dict[str, Any] = {}
 
 
-def _chained(session: Base, hop: Hop, arguments: dict[str, Any]) -> dict[str, Any]:
+def _chained(session: Base, wiring: _Wiring, arguments: dict[str, Any]) -> dict[str, Any]:
     """The arguments for aiohttp's `_request`, with netkit's middleware innermost."""
     if Base._request is not _original_request:
         return arguments
     given = arguments.get("middlewares")
-    timeout = arguments.get("timeout", sentinel)
+    hop, timeout = wiring.hop, arguments.get("timeout", sentinel)
     if timeout is not sentinel:
-        hop = Hop(hop.edge, timeout if isinstance(timeout, ClientTimeout) else ClientTimeout(total=timeout))
-    elif given is None and session._middlewares == (hop,):
+        hop = Hop(wiring.edge, timeout if isinstance(timeout, ClientTimeout) else ClientTimeout(total=timeout))
+    elif given is None and session._middlewares is wiring.only:
         return arguments
     middlewares = session._middlewares if given is None else given
     arguments["middlewares"] = (*(each for each in middlewares if not isinstance(each, Hop)), hop)
@@ -95,10 +97,11 @@ with warnings.catch_warnings():
         once, as long as `connector` and `loop` are left to it.
         """
 
-        ATTRS = Base.ATTRS | {"_netkit_wiring", "_netkit_connectors"}
+        ATTRS = Base.ATTRS | {"_netkit_is_view", "_netkit_views", "_netkit_wiring"}
 
         _netkit_wiring: _Wiring
-        _netkit_connectors: LoopConnectors | None = None
+        _netkit_views: LoopViews | None = None
+        _netkit_is_view = False
 
         def __init__(
             self,
@@ -120,54 +123,47 @@ with warnings.catch_warnings():
                 if homeless:
                     kwargs["loop"].close()
             self._netkit_wiring = wiring
-            connector = self._connector
-            assert connector is not None
-            wiring.pool.adopt(connector)
+            if self._connector is not None:
+                wiring.pool.adopt(self._connector)
             if own_connector:
-                self._netkit_connectors = LoopConnectors(connector, _opener(self))
+                self._netkit_views = LoopViews(self, _opener(self))
             self._retry_connection = False
             if not self._middlewares:
-                self._middlewares = (wiring.hop,)
+                self._middlewares = wiring.only
 
         async def _request(self, method: str, str_or_url: Any, **kwargs: Any) -> ClientResponse:
-            arguments = _chained(self, self._netkit_wiring.hop, kwargs)
-            return await Base._request(self, method, str_or_url, **arguments)
+            session = self if self._loop is asyncio._get_running_loop() else self._netkit_here()
+            wiring = self._netkit_wiring
+            if self._middlewares is not wiring.only or "middlewares" in kwargs or "timeout" in kwargs:
+                kwargs = _chained(self, wiring, kwargs)
+            return await Base._request(session, method, str_or_url, **kwargs)
+
+        async def _ws_connect(self, *args: Any, **kwargs: Any) -> Any:
+            return await Base._ws_connect(self._netkit_here(), *args, **kwargs)
+
+        def _netkit_here(self) -> Base:
+            """This session as the running loop may use it."""
+            views = self._netkit_views
+            running = asyncio._get_running_loop()
+            if views is None or running is None or running is self._loop or not views.owns(self._connector):
+                return self
+            return views.of(self, running)
 
         async def close(self) -> None:
+            views = self._netkit_views
+            if self._connector is not None and views is not None:
+                if self._loop.is_closed():
+                    abandon(self._connector)
+                await views.close()
             await super().close()
-            connectors, self._netkit_connectors = self._netkit_connectors, None
-            if connectors is not None:
-                await connectors.close()
             wiring = self.__dict__.get("_netkit_wiring")
             if wiring is not None:
                 wiring.edge.close()
 
-        @property
-        def _connector(self) -> BaseConnector | None:
-            home: BaseConnector | None = self.__dict__.get("_connector")
-            connectors = self._netkit_connectors
-            if home is None or connectors is None:
-                return home
-            running = asyncio._get_running_loop()
-            return home if running is None or running is home._loop else connectors.of(running)
-
-        @_connector.setter
-        def _connector(self, connector: BaseConnector | None) -> None:
-            if connector is not None:
-                # Someone put another in place: from now on it is theirs.
-                self.__dict__.pop("_netkit_connectors", None)
-            self.__dict__["_connector"] = connector
-
-        @property
-        def _loop(self) -> asyncio.AbstractEventLoop:
-            home: asyncio.AbstractEventLoop = self.__dict__["_loop"]
-            if self._netkit_connectors is None:
-                return home
-            return asyncio._get_running_loop() or home
-
-        @_loop.setter
-        def _loop(self, loop: asyncio.AbstractEventLoop) -> None:
-            self.__dict__["_loop"] = loop
+        def __del__(self, *args: Any) -> None:
+            # A view has nothing of its own: its session closes it, and warns if nobody did.
+            if not self._netkit_is_view:
+                super().__del__(*args)
 
 
 def _opener(session: Base) -> Callable[[], BaseConnector]:
@@ -189,14 +185,14 @@ def _wiring_of(session: Base) -> _Wiring:
     return wiring
 
 
-def _attached_request(session: Base, hop: Hop) -> Any:
+def _attached_request(session: Base, wiring: _Wiring) -> Any:
     """What takes the place of one session's `_request`. It holds the session weakly: dropped, it goes at once."""
     reference = weakref.ref(session)
 
     async def _request(method: str, str_or_url: Any, **kwargs: Any) -> ClientResponse:
         alive = reference()
         assert alive is not None
-        return await type(alive)._request(alive, method, str_or_url, **_chained(alive, hop, kwargs))
+        return await type(alive)._request(alive, method, str_or_url, **_chained(alive, wiring, kwargs))
 
     return _request
 
@@ -212,7 +208,7 @@ def attach(
     if present is not None and present.settings == (plugins, config):
         return session
     face = isinstance(session, ClientSession)
-    own_connector = session.__dict__.get("_netkit_connectors") is not None
+    own_connector = session.__dict__.get("_netkit_views") is not None
     wiring = _Wiring(plugins, config, own_connector=own_connector)
     home: BaseConnector | None = session.__dict__.get("_connector")
     if present is not None:
@@ -226,9 +222,9 @@ def attach(
     attributes["_netkit_wiring"] = wiring
     attributes["_retry_connection"] = False
     if not session._middlewares:
-        attributes["_middlewares"] = (wiring.hop,)
+        attributes["_middlewares"] = wiring.only
     if not face:
-        attributes["_request"] = _attached_request(session, wiring.hop)
+        attributes["_request"] = _attached_request(session, wiring)
     return session
 
 
@@ -248,7 +244,7 @@ _CHANGED: Final = ("_request", "_middlewares", "_retry_connection")
 
 def _take_out(session: Base, wiring: _Wiring) -> None:
     attributes = session.__dict__
-    if attributes.get("_middlewares") != (wiring.hop,):
+    if attributes.get("_middlewares") is not wiring.only:
         # Someone set others since: those stay.
         wiring.restore.pop("_middlewares", None)
     for name, value in wiring.restore.items():
