@@ -10,10 +10,18 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from . import faults
+    from . import conformance, faults
     from .mock_gpu import MockGPU, encoded_vector, expected_bytes, expected_tokens, expected_vector
 
-__all__ = ["MockGPU", "encoded_vector", "expected_bytes", "expected_tokens", "expected_vector", "faults"]
+__all__ = [
+    "MockGPU",
+    "conformance",
+    "encoded_vector",
+    "expected_bytes",
+    "expected_tokens",
+    "expected_vector",
+    "faults",
+]
 
 _HOMES = {
     "MockGPU": ".mock_gpu",
@@ -22,7 +30,7 @@ _HOMES = {
     "expected_tokens": ".mock_gpu",
     "expected_vector": ".mock_gpu",
 }
-_MODULES = ("faults",)
+_MODULES = ("conformance", "faults")
 
 
 def __getattr__(name: str) -> Any:

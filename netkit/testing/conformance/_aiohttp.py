@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import io
 import ssl
 from collections.abc import AsyncIterator, Iterable, Mapping
 from typing import Any
@@ -11,6 +12,8 @@ from netkit.testing.conformance._httpx import _context
 from netkit.testing.conformance._session import Face, Observation, OpenOptions, Session, Stream
 
 __all__ = ["FACES"]
+
+_LARGE = 512 * 1024
 
 
 class _Stream(Stream):
@@ -73,7 +76,7 @@ def _arguments(options: Mapping[str, Any]) -> dict[str, Any]:
         arguments["ssl"] = _tls(options.get("verify", True), options.get("cert"))
     if "content" in options:
         content = options["content"]
-        arguments["data"] = _as_async(content()) if callable(content) else content
+        arguments["data"] = _as_async(content()) if callable(content) else _payload(content)
     if "form" in options:
         arguments["data"] = options["form"]
     if "files" in options:
@@ -84,7 +87,8 @@ def _arguments(options: Mapping[str, Any]) -> dict[str, Any]:
     if "auth" in options:
         scheme, user, password = options["auth"]
         if scheme == "basic":
-            arguments["auth"] = aiohttp.BasicAuth(user, password)
+            known = {**options.get("headers", {}), "Authorization": aiohttp.encode_basic_auth(user, password)}
+            arguments["headers"] = known
         else:
             arguments["middlewares"] = (aiohttp.DigestAuthMiddleware(user, password),)
     return arguments
@@ -92,6 +96,11 @@ def _arguments(options: Mapping[str, Any]) -> dict[str, Any]:
 
 def _tls(verify: bool | str, cert: str | None) -> bool | ssl.SSLContext:
     return verify if isinstance(verify, bool) and cert is None else _context(verify, cert)
+
+
+def _payload(content: bytes) -> bytes | io.BytesIO:
+    # aiohttp warns of large bytes: writing them at once would hold up its loop.
+    return io.BytesIO(content) if len(content) > _LARGE else content
 
 
 async def _as_async(chunks: Iterable[bytes]) -> AsyncIterator[bytes]:
