@@ -1,0 +1,97 @@
+"""Threads: events wake exactly their waiters, and spawned work ends at its next wait."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from netkit.flow import run_sync
+from netkit.runtime import Threads
+from netkit.runtime._threads import _ThreadEvent
+
+
+def test_an_event_wakes_every_waiter() -> None:
+    event, seen = Threads().event(), []
+
+    def wait() -> None:
+        seen.append(run_sync(event.wait(10)))
+
+    threads = [threading.Thread(target=wait) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    event.set()
+    for thread in threads:
+        thread.join(10)
+    assert seen == [True] * 8
+    assert event.is_set()
+
+
+def test_a_wait_that_times_out_leaves_nothing_behind() -> None:
+    event = _ThreadEvent()
+    for _ in range(5):
+        assert run_sync(event.wait(0)) is False
+    assert event._waiters == []
+    event.set()
+    assert run_sync(event.wait(0)) is True
+
+
+def test_spawned_work_is_cancelled_at_its_wait_and_may_clean_up() -> None:
+    runtime, never = Threads(), Threads().event()
+    begun, cleaned = threading.Event(), threading.Event()
+
+    async def work() -> None:
+        begun.set()
+        try:
+            await never.wait()
+        finally:
+            await runtime.sleep(0)
+            cleaned.set()
+
+    for _ in range(200):
+        begun.clear()
+        cleaned.clear()
+        job = runtime.spawn(work(), name="work")
+        assert begun.wait(10)
+        # Right between "about to wait" and "waits": the moment in which a wake-up could be lost.
+        job.cancel()
+        assert cleaned.wait(10)
+
+
+def test_cancelling_one_job_does_not_disturb_others_at_the_same_event() -> None:
+    runtime, shared = Threads(), Threads().event()
+    outcome: list[bool] = []
+    waiting = threading.Event()
+
+    async def work() -> None:
+        waiting.set()
+        await shared.wait()
+
+    def other() -> None:
+        outcome.append(run_sync(shared.wait(30)))
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    job = runtime.spawn(work(), name="work")
+    assert waiting.wait(10)
+    job.cancel()
+    deadline = threading.Event()
+    for _ in range(1000):
+        if job.done():
+            break
+        deadline.wait(0.01)
+    assert job.done()
+    assert outcome == []
+    shared.set()
+    thread.join(10)
+    assert outcome == [True]
+
+
+def test_failing_work_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    async def work() -> None:
+        raise ValueError("broken")
+
+    job = Threads().spawn(work(), name="work")
+    job._thread.join(10)
+    assert job.done()
+    assert "netkit-work failed" in caplog.text
