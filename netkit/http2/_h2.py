@@ -69,7 +69,13 @@ class H2Machine:
     """See `netkit.http2.protocol.Machine`."""
 
     def __init__(
-        self, *, stream_window: int, connection_window: int, max_frame_size: int, max_streams: int, max_header_list: int
+        self,
+        *,
+        stream_window: int,
+        connection_window: int,
+        max_frame_size: int,
+        max_streams: int,
+        max_header_list: int,
     ) -> None:
         self.name = "h2"
         self._stream_window = stream_window
@@ -230,11 +236,11 @@ class H2Machine:
         elif isinstance(event, ResponseReceived):
             self._head(event, sink)
         elif isinstance(event, InformationalResponseReceived):
-            sink.on_informational(event.stream_id or 0, event.headers or ())  # type: ignore[arg-type]
+            sink.on_informational(event.stream_id or 0, event.headers or ())
         elif isinstance(event, TrailersReceived):
             if self._short(event.stream_id or 0, sink):
                 return
-            sink.on_trailers(event.stream_id or 0, event.headers or ())  # type: ignore[arg-type]
+            sink.on_trailers(event.stream_id or 0, event.headers or ())
         elif isinstance(event, StreamReset):
             stream_id = event.stream_id or 0
             self._forget(stream_id)

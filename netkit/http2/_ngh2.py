@@ -40,7 +40,13 @@ class Ngh2Machine:
     )
 
     def __init__(
-        self, *, stream_window: int, connection_window: int, max_frame_size: int, max_streams: int, max_header_list: int
+        self,
+        *,
+        stream_window: int,
+        connection_window: int,
+        max_frame_size: int,
+        max_streams: int,
+        max_header_list: int,
     ) -> None:
         self.name = "ngh2"
         self._stream_window = stream_window
@@ -144,7 +150,8 @@ class Ngh2Machine:
         return data
 
     def _dispatch(self, sink: Sink) -> None:
-        for event in self._events():
+        events: list[Any] = self._events()
+        for event in events:
             kind = type(event)
             if kind is _Data:
                 sink.on_data(event.stream_id, event.data, event.end_stream)

@@ -38,7 +38,7 @@ class Wheel:
         self._armed = math.inf
 
     def arm(self, item: Timed, delay: float) -> None:
-        """Ask `item` after `delay` seconds, at most a fiftieth of it (or 2 ms) late. Replaces its earlier deadline."""
+        """Ask `item` after `delay` seconds, at most a fiftieth (or 2 ms) late. Replaces its earlier deadline."""
         if item.timer is not None:
             self.disarm(item)
         if delay == math.inf:
@@ -71,9 +71,12 @@ class Wheel:
         now = self.loop.time() + 0.0005
         heap, buckets = self._heap, self._buckets
         while heap and (heap[0] <= now or not buckets[heap[0]]):
-            for item in list(buckets.pop(heapq.heappop(heap))):
+            due = list(buckets.pop(heapq.heappop(heap)))
+            for item in due:
                 item.timer = None
-                again = item.expired(now)
+            for item in due:
+                # An earlier one may have ended this item, or given it a new deadline.
+                again = item.expired(now) if item.timer is None else None
                 if again is not None:
                     self.arm(item, max(again, 0.0))
         if heap and heap[0] < self._armed:

@@ -1,0 +1,410 @@
+"""The connections of one key on one loop: who serves which request, who waits, who is let go.
+
+Rules of this file:
+
+- Decisions come from `choose`; this class only carries them out.
+- A waiting request is its own place in the queue: leaving or failing it removes it, so no wake-up can be lost.
+- One dial at a time: a cold burst waits for one negotiation and its SETTINGS.
+- Queues are first in, first out; what is sent again goes to the front.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import random
+from collections import deque
+from contextvars import Context
+from typing import TYPE_CHECKING, Any
+
+from netkit.errors import FailureKind, PoolTimeout, QueueFull, TransportError, Verdict
+from netkit.http2.choice import choose
+from netkit.http2.connection import Connection
+from netkit.http2.dial import dial, dial_failure
+from netkit.http2.exchange import Stream
+from netkit.http2.options import ConnectSpec, Http1Only
+from netkit.http2.protocol import Machine, MachineError
+
+if TYPE_CHECKING:
+    from netkit.http2.reactor import Reactor
+
+__all__ = ["Pool"]
+
+
+class Pool:
+    """Connections for one key. Called in its loop only."""
+
+    def __init__(self, reactor: Reactor, key: Any, spec: ConnectSpec) -> None:
+        self.reactor = reactor
+        self.key = key
+        self.spec = spec
+        self.options = reactor.options
+        self.loop = reactor.loop
+        self.wheel = reactor.wheel
+        self.buffer = reactor.buffer
+        self.budget = reactor.budget
+        self.counters = reactor.counters
+        self.ping_interval = self.options.ping_interval
+        self.connections: list[Connection] = []
+        """Usable ones, oldest first."""
+        self.retired: set[Connection] = set()
+        self.waiting: deque[Stream] = deque()
+        self.dialing = 0
+        self.negotiated = False
+        self.closed = False
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._upload_size = self.options.upload_lane_size if self.options.upload_lane else math.inf
+        self._recheck = False
+
+    def make_machine(self) -> Machine:
+        """A protocol machine for a new connection."""
+        options = self.options
+        return self.reactor.factory(
+            stream_window=options.stream_window,
+            connection_window=options.connection_window,
+            max_frame_size=options.max_frame_size,
+            max_streams=options.max_streams,
+            max_header_list=options.max_header_list,
+        )
+
+    def lifetime(self) -> float:
+        """Seconds that a new connection may live, jittered."""
+        lifetime = self.options.max_lifetime
+        return math.inf if lifetime is None else lifetime * random.uniform(0.9, 1.0)
+
+    def emit(self, name: str, **details: Any) -> None:
+        """Tell the engine's listener, if there is one."""
+        listener = self.reactor.on_event
+        if listener is not None:
+            listener(name, {"key": self.key, **details})
+
+    # --- requests come in
+
+    def is_upload(self, stream: Stream) -> bool:
+        size = stream.request.body_size
+        return size is not None and size > self._upload_size
+
+    def submit(self, stream: Stream) -> None:
+        """Start this request now, or queue it. Failures are told through the stream."""
+        stream.pool = self
+        if self.connections and not self.waiting:
+            connection = self.connections[0]
+            size = stream.request.body_size
+            if (
+                0 < connection.open < connection.limit
+                and not connection.uploads
+                and (size is None or size <= self._upload_size)
+                and self.options.distribution == "pack"
+            ):
+                self._start(connection, stream)
+                return
+        if self.closed:
+            stream.end(TransportError("the engine is closed", kind=FailureKind.POOL, verdict=Verdict.NOT_SENT))
+            return
+        self.waiting.append(stream)
+        self.dispatch()
+        if stream.connection is None and not stream.ended:
+            if len(self.waiting) > self.options.max_queue and self.settled_connections():
+                self.forget(stream)
+                stream.end(QueueFull(f"{self.options.max_queue} callers already wait for a stream"))
+                return
+            self._arm_queue(stream)
+
+    def settled_connections(self) -> bool:
+        """True once a connection has told its limit: from then on, waiting is for a stream, not for a connect."""
+        return any(connection.settled for connection in self.connections)
+
+    def _arm_queue(self, stream: Stream) -> None:
+        stream.since = self.loop.time()
+        limit = min(self._pool_limit(stream), self._connect_limit(stream))
+        if limit != math.inf:
+            self.wheel.arm(stream, limit)
+
+    def _pool_limit(self, stream: Stream) -> float:
+        limit = stream.request.pool_timeout
+        if limit is None:
+            limit = self.options.acquire_timeout
+        return math.inf if limit is None else limit
+
+    def _connect_limit(self, stream: Stream) -> float:
+        own, ours = stream.request.connect_timeout, self.options.connect_timeout
+        limits = [limit for limit in (own, ours) if limit is not None]
+        return min(limits, default=math.inf)
+
+    def queue_expired(self, stream: Stream, now: float) -> float | None:
+        """A queued request's time is up: for a stream, or, while nothing is connected yet, for the connect."""
+        waited = now - stream.since
+        if self.settled_connections():
+            limit = self._pool_limit(stream)
+            error: TransportError = PoolTimeout(f"no stream became free within {limit:g} s")
+        else:
+            limit = self._connect_limit(stream)
+            error = TransportError(
+                f"cannot connect to {self.spec.unix_path or self.spec.host}: timed out",
+                kind=FailureKind.CONNECT_TIMEOUT,
+                verdict=Verdict.NOT_SENT,
+            )
+        if waited < limit:
+            return None if limit == math.inf else limit - waited
+        self.counters.timeouts += 1
+        self.forget(stream)
+        stream.end(error)
+        return None
+
+    def forget(self, stream: Stream) -> None:
+        """Take a request out of the queue; the others move up by themselves."""
+        try:
+            self.waiting.remove(stream)
+        except ValueError:
+            pass  # not queued (any more)
+
+    # --- requests go out
+
+    def dispatch(self) -> None:
+        """Let in whoever can be let in, in order; dial where `choose` says so."""
+        options = self.options
+        while self.waiting and not self.closed:
+            stream = self.waiting[0]
+            choice = choose(
+                self.connections,
+                dialing=self.dialing,
+                max_connections=options.max_connections,
+                spread=options.distribution == "spread",
+                upload=self.is_upload(stream),
+                negotiated=self.negotiated,
+            )
+            if choice.dial:
+                self._dial()
+            if choice.use is None:
+                if self.is_upload(stream) and self._overtake():
+                    continue
+                return
+            connection = self.connections[choice.use]
+            if not self._fit(connection):
+                continue
+            if self._recheck:
+                return
+            if self.waiting and self.waiting[0] is stream:
+                self.waiting.popleft()
+                self._start(connection, stream)
+
+    def _overtake(self) -> bool:
+        """A large upload waits for a lane of its own: the others need not wait behind it."""
+        for index, stream in enumerate(self.waiting):
+            if index and not self.is_upload(stream):
+                choice = choose(self.connections, dialing=self.dialing, max_connections=self.options.max_connections)
+                if choice.use is None or not self._fit(self.connections[choice.use]) or self._recheck:
+                    return False
+                del self.waiting[index]
+                self._start(self.connections[choice.use], stream)
+                return True
+        if self.dialing < sum(map(self.is_upload, self.waiting)):
+            choice = choose(
+                self.connections,
+                dialing=self.dialing,
+                max_connections=self.options.max_connections,
+                upload=True,
+                negotiated=self.negotiated,
+            )
+            if choice.dial:
+                self._dial()
+                return self.dialing < sum(map(self.is_upload, self.waiting))
+        return False
+
+    def _fit(self, connection: Connection) -> bool:
+        """False (and let go) when it is too old; sets `_recheck` when the loop must first read what is there."""
+        if connection.open:
+            return True
+        if self.loop.time() >= connection.retire_at:
+            connection.drain()
+            connection.close()
+            return False
+        if connection.stale():
+            # Something is readable on an idle connection: its end, perhaps. Let the loop read it before choosing.
+            self._recheck = True
+            self.loop.call_soon(self.loop.call_soon, self._checked, connection)
+        return True
+
+    def _checked(self, connection: Connection) -> None:
+        self._recheck = False
+        connection.last_read = self.loop.time()
+        if connection.closed or connection.draining:
+            self.counters.discarded_stale += 1
+        self.dispatch()
+
+    def _start(self, connection: Connection, stream: Stream) -> None:
+        try:
+            connection.start(stream)
+        except MachineError:
+            connection.drain()  # no more stream ids, or it is closing: it may finish what it has
+            self.waiting.appendleft(stream)
+            self.dispatch()
+
+    def resend(self, stream: Stream) -> bool:
+        """Put a request that surely was not processed back into the queue, once. False: tell its caller instead."""
+        request = stream.request
+        if stream.resends or stream.left or self.closed or not request.replayable:
+            return False
+        if not (request.body is None or isinstance(request.body, bytes) or request.reopen is not None):
+            return False
+        self.counters.resends += 1
+        stream.resends += 1
+        stream.connection = None
+        stream.stream_id = 0
+        stream.upload_done = stream.held = False
+        stream.queued = stream.uploaded = stream.unread = stream.credit = 0
+        stream.body_iter = None
+        self.waiting.appendleft(stream)
+        self._arm_queue(stream)
+        return True
+
+    # --- connections come and go
+
+    def _dial(self) -> None:
+        self.dialing += 1
+        # The first caller's context must not live on in a connection that others use.
+        task = self.loop.create_task(self._open(), context=Context())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _open(self) -> None:
+        connection: Connection | None = None
+
+        def factory() -> Connection:
+            nonlocal connection
+            connection = Connection(self)
+            return connection
+
+        limit = min((self._connect_limit(stream) for stream in self.waiting), default=math.inf)
+        if self.options.connect_timeout is not None:
+            limit = min(limit, self.options.connect_timeout) if self.waiting else self.options.connect_timeout
+        try:
+            async with asyncio.timeout(None if limit == math.inf else limit):
+                transport, _ = await dial(self.spec, factory)
+        except asyncio.CancelledError:
+            self.dialing -= 1
+            raise
+        except Exception as error:  # noqa: BLE001 - every failure to connect is told to those who wait
+            if connection is not None and connection.transport is not None and not connection.http1:
+                connection.abort(error)  # it got as far as connection_made: from there on it tells its end itself
+                return
+            self.dialing -= 1
+            self._dial_failed(error)
+            return
+        if connection is not None and connection.http1:
+            self.dialing -= 1
+            transport.close()
+            self._all_http1("alpn")
+        elif self.closed and connection is not None:
+            connection.close()
+
+    def connected(self, connection: Connection) -> None:
+        """TCP and TLS stand, ALPN chose h2. Until the server's SETTINGS one request may go out."""
+        self.negotiated = True
+        self.counters.opened_total += 1
+        self.connections.append(connection)
+        self.emit("connection_opened", connection=connection.connection_id)
+        if self.options.connect_timeout is not None:
+            self.loop.call_later(self.options.connect_timeout, self._unsettled, connection)
+        self.dispatch()
+
+    def _unsettled(self, connection: Connection) -> None:
+        if not connection.settled and not connection.closed:
+            connection.abort(TimeoutError("the server sent no SETTINGS"))
+
+    def settled(self, connection: Connection) -> None:
+        """The server's first SETTINGS are here: the dial is over."""
+        self.dialing -= 1
+        self.dispatch()
+        if not connection.open:
+            self.idle(connection)
+
+    def dial_lost(self, error: BaseException) -> None:
+        """A connection ended before the server's SETTINGS."""
+        self.dialing -= 1
+        self._dial_failed(error)
+
+    def _dial_failed(self, error: BaseException) -> None:
+        if any(connection.limit for connection in self.connections):
+            self.dispatch()
+            return
+        waiting, self.waiting = self.waiting, deque()
+        for stream in waiting:
+            failure = dial_failure(error, self.spec)
+            failure.attempts = stream.resends + 1
+            stream.end(failure)
+
+    def fall_back(self, stream: Stream, reason: str) -> None:
+        """The server wants HTTP/1.1 for this request (and, as we remember, for this key)."""
+        self.reactor.remember_http1(self.key)
+        stream.outcome = Http1Only(self.key, reason)
+        stream.end(None)
+
+    def _all_http1(self, reason: str) -> None:
+        self.reactor.remember_http1(self.key)
+        waiting, self.waiting = self.waiting, deque()
+        for stream in waiting:
+            stream.outcome = Http1Only(self.key, reason)
+            stream.end(None)
+
+    def idle(self, connection: Connection) -> None:
+        """It has no streams: it is too old, or its idle time begins."""
+        if self.loop.time() >= connection.retire_at:
+            connection.drain()
+            connection.close()
+        elif connection.timer is None and self.options.idle_timeout is not None:
+            self.wheel.arm(connection, self.options.idle_timeout)
+
+    def idle_expired(self, connection: Connection, now: float) -> float | None:
+        limit = self.options.idle_timeout
+        if limit is None:
+            return None
+        left = connection.last_read + limit - now
+        if left > 0:
+            return left
+        connection.drain()
+        connection.close()
+        return None
+
+    def retire(self, connection: Connection) -> None:
+        """It takes no new streams; what is open finishes."""
+        if connection in self.connections:
+            self.connections.remove(connection)
+            self.retired.add(connection)
+        if not connection.open and not connection.closed:
+            self.loop.call_soon(self._close_if_empty, connection)
+        if self.waiting:
+            self.loop.call_soon(self.dispatch)
+
+    def _close_if_empty(self, connection: Connection) -> None:
+        if not connection.open:
+            connection.close()
+
+    def lost(self, connection: Connection) -> None:
+        """It is gone."""
+        if connection in self.connections:
+            self.connections.remove(connection)
+        self.retired.discard(connection)
+        self.emit("connection_closed", connection=connection.connection_id)
+
+    def calm(self) -> None:
+        """The server said ENHANCE_YOUR_CALM: ping half as often."""
+        if self.ping_interval is not None:
+            self.ping_interval = min(self.ping_interval * 2, 3600.0)
+
+    def close(self) -> None:
+        """Close every connection in an orderly way; whoever waits or reads is told."""
+        self.closed = True
+        for task in tuple(self._tasks):
+            task.cancel()
+        waiting, self.waiting = self.waiting, deque()
+        for stream in waiting:
+            stream.end(TransportError("the engine is closed", kind=FailureKind.POOL, verdict=Verdict.NOT_SENT))
+        for connection in (*self.connections, *self.retired):
+            connection.close()
+
+    def __repr__(self) -> str:
+        return (
+            f"<Pool {len(self.connections)} connections, {len(self.retired)} retired, "
+            f"{self.dialing} dialing, {len(self.waiting)} waiting>"
+        )

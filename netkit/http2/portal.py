@@ -1,0 +1,410 @@
+"""The engine as threads see it: one background loop per process, reached through a batch of hand-overs.
+
+Example::
+
+    engine = SyncEngine()
+    exchange = engine.send(H2Request(key, connect, b"POST", b"host", b"/embed", headers, body))
+    print(exchange.status, exchange.read())
+
+Rules of this file:
+
+- Only the first hand-over of a burst wakes the loop; one wake-up of the loop serves all that are there.
+- A waiting thread sleeps on a raw lock of its own exchange; wake-ups may be spurious, conditions are checked again.
+- A forked child starts afresh: the parent's thread does not exist there.
+"""
+
+from __future__ import annotations
+
+import _thread
+import asyncio
+import atexit
+import os
+import threading
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final
+
+from netkit.errors import FailureKind, TransportError, Verdict
+from netkit.http2.engine import Engine
+from netkit.http2.exchange import Stream
+from netkit.http2.fields import request_fields
+from netkit.http2.options import H2Request, Http1Only, Http2Options
+from netkit.http2.protocol import Header
+from netkit.http2.reactor import EngineStats
+from netkit.http2.upload import HIGH, Fed
+
+__all__ = ["Portal", "SyncEngine", "SyncExchange", "portal"]
+
+_JOIN_SECONDS: Final = 2.0
+
+
+class Portal:
+    """A loop in a daemon thread. Started by the first `post()`."""
+
+    def __init__(self) -> None:
+        self._inbox: deque[Callable[[], None]] = deque()
+        self._signalled = False
+        self._starting = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._engines: list[Engine] = []
+        self._stopped = False
+
+    def post(self, call: Callable[[], None]) -> None:
+        """Run `call` in the loop, in the order of posting. It must not raise."""
+        self._inbox.append(call)
+        if not self._signalled:
+            self._signalled = True
+            loop = self._loop
+            if loop is None:
+                loop = self._start()
+            try:
+                loop.call_soon_threadsafe(self._drain)
+            except RuntimeError as error:
+                raise TransportError(
+                    "the interpreter is shutting down", kind=FailureKind.POOL, verdict=Verdict.NOT_SENT
+                ) from error
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The running loop."""
+        return self._loop or self._start()
+
+    def _start(self) -> asyncio.AbstractEventLoop:
+        with self._starting:
+            if self._loop is None:
+                if self._stopped:
+                    raise TransportError(
+                        "the interpreter is shutting down", kind=FailureKind.POOL, verdict=Verdict.NOT_SENT
+                    )
+                loop = asyncio.new_event_loop()
+                self._thread = threading.Thread(target=self._run, args=(loop,), name="netkit-http2", daemon=True)
+                self._thread.start()
+                self._loop = loop
+            return self._loop
+
+    def _run(self, loop: asyncio.AbstractEventLoop) -> None:
+        try:
+            loop.run_forever()
+            loop.run_until_complete(loop.shutdown_asyncgens())
+        finally:
+            loop.close()
+
+    def _drain(self) -> None:
+        self._signalled = False
+        inbox = self._inbox
+        while inbox:
+            inbox.popleft()()
+        for engine in self._engines:
+            reactor = engine._reactors.get(self._loop)  # type: ignore[arg-type]
+            if reactor is not None:
+                reactor.flush()
+
+    def attach(self, engine: Engine) -> None:
+        """Flush this engine's connections right after each batch of hand-overs."""
+        if engine not in self._engines:
+            self._engines.append(engine)
+
+    def detach(self, engine: Engine) -> None:
+        if engine in self._engines:
+            self._engines.remove(engine)
+
+    def stop(self) -> None:
+        """Close every connection, end the thread, close the loop. At interpreter exit."""
+        with self._starting:
+            self._stopped = True
+            loop, thread = self._loop, self._thread
+        if loop is not None and thread is not None and thread.is_alive():
+            try:
+                loop.call_soon_threadsafe(loop.stop)
+            except RuntimeError:
+                return  # closed already
+            thread.join(_JOIN_SECONDS)
+
+    def __repr__(self) -> str:
+        return f"<Portal {'running' if self._loop else 'idle'} inbox={len(self._inbox)}>"
+
+
+_portal = Portal()
+
+
+def portal() -> Portal:
+    """This process's portal."""
+    return _portal
+
+
+def _after_fork() -> None:
+    global _portal
+    _portal = Portal()
+
+
+def _at_exit() -> None:
+    _portal.stop()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+atexit.register(_at_exit)
+
+
+class SyncExchange(Stream):
+    """What a thread holds: `status`, `headers`, `trailers`, and the body as it arrives. One thread at a time."""
+
+    __slots__ = ("_asleep", "_fed", "_generation", "_lock", "_portal", "_room", "_taken", "_unit")
+
+    def __init__(
+        self, request: H2Request, fields: list[Header], length: int | None, portal: Portal, options: Http2Options
+    ) -> None:
+        super().__init__(request, fields, length)
+        self._portal = portal
+        self._lock = _thread.allocate_lock()
+        self._lock.acquire()
+        self._asleep = False
+        self._taken = 0
+        self._unit = max(16384, options.stream_window // 8)
+        self._generation = 0
+        self._room = False
+        self._fed: Fed | None = None
+        # The thread that sends waits from the start: its clock runs in the loop.
+        self.waiting = True
+
+    def wake(self) -> None:
+        if self._asleep:
+            self._asleep = False
+            try:
+                self._lock.release()
+            except RuntimeError:
+                pass  # an earlier wake-up has not been slept through yet
+
+    def _sleep(self, timeout: float | None) -> bool:
+        """Sleep until the next wake-up; False when `timeout` seconds passed first. Ctrl-C leaves the exchange."""
+        try:
+            return self._lock.acquire(True, -1 if timeout is None else timeout)
+        except BaseException:
+            self.close()
+            raise
+
+    def wait_head(self) -> None:
+        """Until the response head is here or the exchange has failed."""
+        while not self.status and not self.ended:
+            self._asleep = True
+            if self.status or self.ended:
+                self._asleep = False
+                return
+            self._sleep(None)
+            if self._generation and self._fed is not None and not self.status and not self.ended:
+                self.upload()
+
+    # --- a body that this thread iterates
+
+    def prepare_body(self) -> None:
+        """The body is an iterable: this thread runs it, the loop sends it."""
+        self.body = self._fed = self._feed()
+
+    def _feed(self) -> Fed:
+        return Fed(self._has_room, self._again)
+
+    def _has_room(self) -> None:
+        self._room = True
+        self.wake()
+
+    def _again(self) -> Fed:
+        self._generation += 1
+        self._fed = self._feed()
+        self.wake()
+        return self._fed
+
+    def upload(self) -> None:
+        """Iterate the body and hand it over, at most `HIGH` bytes ahead of the server's windows."""
+        generation, self._generation = self._generation, 0
+        request = self.request
+        body: Any = request.reopen() if generation and request.reopen is not None else request.body
+        fed, post = self._fed, self._portal.post
+        assert fed is not None
+        iterator = iter((body,)) if isinstance(body, bytes) else iter(body)
+        ahead = 0
+        while self._wants_body() and not self._generation:
+            try:
+                chunk = next(iterator)
+            except StopIteration:
+                post(partial(fed.push, [], True))
+                return
+            except BaseException:
+                self.close()
+                raise
+            if chunk:
+                post(partial(fed.push, [chunk], False))
+                ahead += len(chunk)
+            if ahead >= HIGH:
+                self._wait_room()
+                ahead = 0
+        if self._generation and self._wants_body():
+            self.upload()
+
+    def _wants_body(self) -> bool:
+        return not (self.ended or self.left or self.status >= 300)
+
+    def _wait_room(self) -> None:
+        while not self._room and self._wants_body() and not self._generation:
+            self._asleep = True
+            if self._room or not self._wants_body() or self._generation:
+                self._asleep = False
+                break
+            self._sleep(None)
+        self._room = False
+
+    # --- the answer
+
+    def read_chunk(self, timeout: float | None = None) -> bytes:
+        """What has arrived, joined; waits only while there is nothing, at most `timeout` seconds (None: the
+        request's own read timeout). b"" at the end of the body.
+
+        Raises `TransportError` when the exchange failed, after everything that had arrived was delivered.
+        """
+        if timeout is None:
+            timeout = self.request.read_timeout
+        while True:
+            if self.chunks:
+                data = self._take()
+                if self.held:
+                    self._credit(len(data))
+                return data
+            if self.ended:
+                if self.chunks:
+                    continue  # it ended between the two questions
+                if self.held and self._taken:
+                    self._credit(0)
+                if self.error is not None:
+                    raise self.error
+                return b""
+            if self.left:
+                raise TransportError("the exchange was closed", kind=FailureKind.BODY, verdict=Verdict.PROCESSED)
+            self._asleep = True
+            if self.chunks or self.ended or self.left:
+                self._asleep = False
+            elif not self._sleep(timeout) and not self.chunks and not self.ended:
+                self._asleep = False
+                self.close()
+                raise TransportError(
+                    f"nothing was received for {timeout:g} s",
+                    kind=FailureKind.READ_TIMEOUT,
+                    verdict=Verdict.PROCESSED,
+                )
+
+    def _credit(self, size: int) -> None:
+        self._taken += size
+        if self._taken >= self._unit or (self.ended and not self.chunks):
+            taken, self._taken = self._taken, 0
+            connection = self.connection
+            if connection is not None:
+                self._portal.post(partial(connection.consumed, self, taken))
+
+    def read(self, timeout: float | None = None) -> bytes:
+        """The rest of the body, whole; `timeout` as in `read_chunk`."""
+        if self.ended and self.error is None and not self.held:
+            return self._take() if self.chunks else b""
+        parts = []
+        while chunk := self.read_chunk(timeout):
+            parts.append(chunk)
+        return b"".join(parts)
+
+    def close(self) -> None:
+        """Leave: RST_STREAM(CANCEL) goes out at once unless the body has ended. Idempotent, from any thread."""
+        if not self.left and not (self.ended and not self.held):
+            try:
+                self._portal.post(self._leave)
+            except TransportError:
+                pass  # the loop is gone, and the connection with it
+
+    def _leave(self) -> None:
+        if not self.ended:
+            self.leave()
+        elif not self.left:
+            self.left = True
+            if self.held and self.connection is not None:
+                self.connection.consumed(self, self.unread)
+
+
+def _soon(loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> None:
+    loop.call_soon(loop.call_soon, call)
+
+
+class SyncEngine:
+    """The engine for threads. All instances share the process's one background loop; each has its own pools."""
+
+    def __init__(
+        self, options: Http2Options | None = None, *, on_event: Callable[[str, dict[str, Any]], None] | None = None
+    ) -> None:
+        self._engine = Engine(options, on_event=on_event)
+        self.options = self._engine.options
+        portal().attach(self._engine)
+
+    def send(self, request: H2Request) -> SyncExchange | Http1Only:
+        """Send one request; returns when the response head is here. As `Engine.send`, for threads."""
+        engine = self._engine
+        if engine._http1 and engine.speaks_http1(request.key):
+            return Http1Only(request.key)
+        if engine.closed:
+            raise TransportError("the engine is closed", kind=FailureKind.POOL, verdict=Verdict.NOT_SENT)
+        fields, length = request_fields(request)
+        gate = _portal
+        exchange = SyncExchange(request, fields, length, gate, self.options)
+        streamed = not (request.body is None or isinstance(request.body, bytes))
+        if streamed:
+            exchange.prepare_body()
+        gate.post(partial(self._submit, exchange))
+        if streamed:
+            exchange.upload()
+        exchange.wait_head()
+        if exchange.outcome is not None:
+            return exchange.outcome
+        if exchange.error is not None and not exchange.status:
+            raise exchange.error
+        exchange.waiting = False
+        return exchange
+
+    def _submit(self, exchange: SyncExchange) -> None:
+        engine = self._engine
+        try:
+            loop = asyncio.get_running_loop()
+            reactor = engine._reactors.get(loop)
+            if reactor is None:
+                gate = _portal
+                gate.attach(engine)
+                reactor = engine.reactor(loop)
+            reactor.submit(exchange)
+        except TransportError as error:
+            exchange.end(error)
+        except Exception as error:  # noqa: BLE001 - a thread is waiting: whatever it was, it must be told
+            exchange.end(TransportError(f"cannot send: {type(error).__name__}: {error}", native=error))
+
+    def speaks_http1(self, key: Any) -> bool:
+        """See `Engine.speaks_http1`."""
+        return self._engine.speaks_http1(key)
+
+    def stats(self) -> EngineStats:
+        """See `Engine.stats`."""
+        return self._engine.stats()
+
+    def connections(self) -> list[Any]:
+        """See `Engine.connections`."""
+        return self._engine.connections()
+
+    def close(self, timeout: float | None = 1.0) -> None:
+        """Close every connection and wait up to `timeout` seconds until they are. Idempotent."""
+        if self._engine.closed:
+            return
+        gate = _portal
+        loop = gate._loop
+        reactor = None if loop is None else self._engine._reactors.get(loop)
+        self._engine.close()
+        gate.detach(self._engine)
+        if reactor is not None and threading.current_thread() is not gate._thread:
+            done = threading.Event()
+            # Behind the close and the turns in which transports go down.
+            gate.post(partial(_soon, gate.loop, done.set))
+            done.wait(timeout)
+
+    def __repr__(self) -> str:
+        return f"<Sync{repr(self._engine)[1:]}"
