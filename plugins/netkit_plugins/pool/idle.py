@@ -124,5 +124,5 @@ class IdlePolicy:
         return learned
 
     def __repr__(self) -> str:
-        limits = {origin: learned.limit for origin, learned in list(self._origins.items())[:8]}
+        limits = {origin: learned.limit for origin, learned in list(self._origins.items())[-8:]}
         return f"<IdlePolicy {self._fixed if self._fixed is not None else limits or START}>"
