@@ -1,0 +1,41 @@
+"""`netkit demo`: runs the ladder for real, and says what it measured."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from netkit.cli.demo import run
+from netkit.cli.demo.ladder import STEPS, Outcome
+from netkit.cli.demo.report import page
+
+
+def test_the_ladder_runs_on_every_stack(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    report = tmp_path / "report.html"
+    assert run(["--calls", "24", "--concurrency", "4", "--report", str(report)]) == 0
+    printed = capsys.readouterr().out
+    for stack in ("requests", "httpx", "aiohttp"):
+        rows = [line.split() for line in printed.splitlines() if line.split()[:1] == [stack] and ":" not in line]
+        assert [int(row[1]) for row in rows] == [step.number for step in STEPS]
+        # Step 1 opens a connection for each call; the pool opens at most one per caller.
+        connections = [int(cells[-3 if len(cells) and cells[-1] == "0" else -4]) for cells in rows]
+        assert connections[0] == 24
+        assert connections[1] <= 4
+    text = report.read_text(encoding="utf-8")
+    assert text.count("<svg") == 4
+    assert not re.search(r"(src|href)=", text)
+
+
+def test_bad_numbers_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        run(["--calls", "0"])
+    assert stopped.value.code == 2
+    assert "at least 1" in capsys.readouterr().err
+
+
+def test_an_outcome_without_success_has_zero_figures() -> None:
+    empty = Outcome(step=1, stack="x", seconds=1.0, latencies=(), errors=3, connections=3, utilisation=0.0)
+    assert (empty.rate, empty.mean, empty.percentile(0.99)) == (0.0, 0.0, 0.0)
+    assert "x" in page([empty], STEPS[:1], "setting")
