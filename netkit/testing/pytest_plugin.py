@@ -27,7 +27,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("netkit", "conformance of netkit plugins")
     group.addoption(
         "--netkit-plugin", action="append", default=[], metavar="MODULE",
-        help="run the conformance kit on a plugin: a module with hook implementations, or a plugin's name (repeatable)",
+        help="run the conformance kit on a plugin: a module with hooks, or a plugin's name (repeatable)",
     )  # fmt: skip
     group.addoption(
         "--netkit-plugin-options", metavar="JSON", default=None, help="options of the plugin, as a JSON object"

@@ -49,7 +49,7 @@ class _Session(Session):
             headers=tuple((name.decode(), value.decode("latin-1")) for name, value in response.raw_headers),
             content=content,
             url=str(response.url),
-            http_version="HTTP/{0.major}.{0.minor}".format(response.version).replace("/2.0", "/2"),
+            http_version=_version(response.version),
             history=tuple((past.status, str(past.url)) for past in response.history),
             cookies={cookie.key: cookie.value for cookie in self.native.cookie_jar},
         )
@@ -96,6 +96,10 @@ def _arguments(options: Mapping[str, Any]) -> dict[str, Any]:
 
 def _tls(verify: bool | str, cert: str | None) -> bool | ssl.SSLContext:
     return verify if isinstance(verify, bool) and cert is None else _context(verify, cert)
+
+
+def _version(version: Any) -> str:
+    return "HTTP/2" if version.major == 2 else f"HTTP/{version.major}.{version.minor}"
 
 
 def _payload(content: bytes) -> bytes | io.BytesIO:

@@ -29,7 +29,7 @@ class Bench:
         self.http = http
         self.servers = servers
         self.plugins = subject.plugins(http)
-        self.gpu = servers.get(http, tls=http == "2")
+        self.gpu = self._server("main", tls=http == "2")
 
     @property
     def url(self) -> str:
@@ -38,12 +38,16 @@ class Bench:
     @property
     def other(self) -> MockGPU:
         """Another origin that speaks the same."""
-        return self.servers.get(self.http, tls=self.http == "2", role="other")
+        return self._server("other", tls=self.http == "2")
 
     @property
     def secure(self) -> MockGPU:
         """A server with TLS, its own authority, and optional client certificates."""
-        return self.servers.get(self.http, tls=True, role="secure")
+        return self._server("secure", tls=True)
+
+    def _server(self, role: str, *, tls: bool) -> MockGPU:
+        # The stacks' own classes speak HTTP/1.1, also where netkit is to speak HTTP/2: ALPN gives each its own.
+        return self.servers.get("auto" if self.http == "2" else "1.1", tls=tls, role=role)
 
     def route(self, handler: Handler, *, gpu: MockGPU | None = None, name: str = "case") -> str:
         """Let `handler` answer a path of its own; returns its URL."""
@@ -92,6 +96,14 @@ class Bench:
         own: OpenOptions = fixed  # type: ignore[assignment]
         async with self.session(**own) as made:
             return await made.request(method, url, **rest)
+
+    async def failure(self, session: Session, method: str, url: str, **options: Any) -> Exception:
+        """What a call raises; AssertionError when it does not."""
+        try:
+            got = await session.request(method, url, **options)
+        except Exception as error:
+            return error
+        raise AssertionError(f"{method} {url} was to fail, but the answer is {got.status}")
 
     def seen(self, url: str, *, gpu: MockGPU | None = None) -> list[RequestRecord]:
         """What the server saw of requests to `url`."""

@@ -1,4 +1,4 @@
-"""The matrix: every rule × every plugin × every face × every HTTP version, each a case with a name of its own."""
+"""The matrix: every rule, plugin, face and HTTP version, each a case with a name of its own."""
 
 from __future__ import annotations
 

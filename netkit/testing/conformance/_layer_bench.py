@@ -1,4 +1,4 @@
-"""What a rule about the layer alone gets: the layer on a scripted runtime, and what must be zero when nothing runs."""
+"""What a rule about the layer alone gets: the layer on a scripted runtime, and what must be zero once all is quiet."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from netkit.runtime import Runtime
 from netkit.stats import Meter
 from netkit.testing.conformance._subject import Subject
 
-__all__ = ["LayerBench", "in_use"]
+__all__ = ["LayerBench", "held", "in_use"]
 
 IN_USE: Final = frozenset({"in_use", "in_flight", "queued", "pending", "waiting", "active", "open_calls", "leaders"})
 """Fields of `stats()` by these names count what is held at present."""
@@ -43,7 +43,12 @@ class LayerBench:
 def in_use(layer: Layer) -> dict[str, float]:
     """What the layer's own `stats()` says is held at present and is not zero, by dotted name."""
     report = getattr(layer, "stats", None)
-    return {} if report is None else {name: value for name, value in _held(report(), "") if value}
+    return {} if report is None else held(report())
+
+
+def held(stats: Any) -> dict[str, float]:
+    """What a snapshot says is held at present and is not zero, by dotted name."""
+    return {name: value for name, value in _held(stats, "") if value}
 
 
 def _held(value: Any, path: str) -> Iterator[tuple[str, float]]:

@@ -99,6 +99,9 @@ class H2Engine:
         if size:
             self._quietly(lambda: self._connection.acknowledge_received_data(size, stream))
 
+    def is_over(self) -> bool:
+        return False  # h2 raises instead
+
     def queued(self, stream: int) -> int:
         queue = self._queues.get(stream)
         return 0 if queue is None else max(queue.size, 1)

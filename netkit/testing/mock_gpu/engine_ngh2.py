@@ -93,6 +93,9 @@ class Ngh2Engine:
         except (ngh2.StreamProtocolError, ngh2.ConnectionClosingError):
             return
 
+    def is_over(self) -> bool:
+        return not (self._connection.want_read or self._connection.want_write)
+
     def queued(self, stream: int) -> int:
         try:
             return self._connection.queued_body_size(stream)

@@ -81,6 +81,9 @@ class Engine(Protocol):
     def credit(self, stream: int, size: int) -> None:
         """Give back flow-control credit for bytes that were consumed."""
 
+    def is_over(self) -> bool:
+        """True when the engine has said all and wants to hear nothing more: close the connection."""
+
     def queued(self, stream: int) -> int:
         """Body bytes that wait for the client's window."""
 

@@ -92,6 +92,9 @@ class Http2:
             if exchange.is_open:
                 self._backend.begin(exchange)
         self.flush()
+        if self._engine.is_over() and not self._wire.is_closed:
+            self._connection.note("protocol_error", {"error": "the engine ended the connection"})
+            self._wire.close()
 
     def writable(self) -> None:
         self.flush()
@@ -207,15 +210,13 @@ class Http2:
     def flush(self) -> None:
         """Send what the engine has, unless the wire is full or held back by a fault."""
         self._flush_planned = False
-        if self._held or self._wire.is_closed:
+        if self._held:
             return
-        while not self._wire.is_full:
+        while not (self._wire.is_full or self._wire.is_closed):
             data = self._engine.take()
             if not data:
                 break
             self._wire.write(self._watch(data))
-            if self._wire.is_closed:
-                return
         if self._ending:
             self._finish_sent()
         self._release()

@@ -2,9 +2,30 @@
 
 from __future__ import annotations
 
-from netkit.testing.conformance.rules import responses, streams, wire
+from typing import Final
+
+from netkit.testing.conformance._rule import LayerRule, Rule
+from netkit.testing.conformance.rules import (
+    concurrency,
+    failures,
+    layers,
+    lifetimes,
+    options,
+    responses,
+    streams,
+    wire,
+)
 
 __all__ = ["LAYER_RULES", "RULES"]
 
-RULES = (*wire.RULES, *responses.RULES, *streams.RULES)
-LAYER_RULES = ()
+RULES: Final[tuple[Rule, ...]] = (
+    *wire.RULES,
+    *responses.RULES,
+    *options.RULES,
+    *streams.RULES,
+    *failures.RULES,
+    *lifetimes.RULES,
+    *concurrency.RULES,
+)
+
+LAYER_RULES: Final[tuple[LayerRule, ...]] = layers.RULES
