@@ -1,0 +1,18 @@
+"""Builds docs/_build/html; a warning is an error: `python -m docs.build`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from sphinx.cmd.build import build_main
+
+HERE = Path(__file__).parent
+
+
+def main() -> int:
+    return build_main(["-W", "--keep-going", "-q", "-b", "html", str(HERE), str(HERE / "_build" / "html")])
+
+
+if __name__ == "__main__":
+    sys.exit(main())
