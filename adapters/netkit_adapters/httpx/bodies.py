@@ -20,19 +20,20 @@ __all__ = ["body_of", "stream_of"]
 
 def body_of(stack: Stack, request: Any) -> Body:
     """The neutral form of a native request's stream."""
-    stream = request.stream
+    stream: Any = request.stream
     if isinstance(stream, stack.native.ByteStream):
         content = b"".join(stream)
         return Body.of(content) if content else NO_BODY
     length = request.headers.get("content-length", "")
     size = int(length) if length.isdigit() else None
-    if stack.multipart_stream is not None and type(stream) is stack.multipart_stream:
+    kind: Any = type(stream)
+    if stack.multipart_stream is not None and kind is stack.multipart_stream:
         # Its file fields seek to 0 by themselves before each reading.
         files = [getattr(field, "file", None) for field in stream.fields]
         if all(file is None or isinstance(file, (str, bytes)) or _seekable(file) for file in files):
             return Body.reopenable(lambda: stream, size)
-    elif stack.iterator_stream is not None and type(stream) is stack.iterator_stream:
-        source = getattr(stream, "_stream", None)
+    elif stack.iterator_stream is not None and kind is stack.iterator_stream:
+        source: Any = getattr(stream, "_stream", None)
         if isinstance(source, (list, tuple)):
             return Body.reopenable(lambda: stream, size)
         if hasattr(source, "read") and _seekable(source):

@@ -10,6 +10,7 @@ Rules of this file:
 
 from __future__ import annotations
 
+import inspect
 from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from netkit.errors import BodyClosed, ConfigError, NetkitError, PluginError, TransportError
 from netkit.flow import run_sync
 from netkit.messages import Request, Response
+from netkit_adapters.httpx.driven import AsyncDriven, SyncDriven
 from netkit_adapters.httpx.failures import classify, to_native
 from netkit_adapters.httpx.messages import Exchange, native_response, response_headers
 from netkit_adapters.httpx.stack import Stack
@@ -41,6 +43,13 @@ class Shapes:
         self.async_body: Any = type("AsyncObservedStream", (AsyncBody, native.AsyncByteStream), {})
         both = (Synthetic, native.SyncByteStream, native.AsyncByteStream)
         self.synthetic: Any = type("SyntheticStream", both, {})
+        core = stack.core
+        self.sync_driven: Any = type("DrivenConnection", (SyncDriven, core.ConnectionInterface), {})
+        self.async_driven: Any = type("AsyncDrivenConnection", (AsyncDriven, core.AsyncConnectionInterface), {})
+        self.transports: tuple[type, type] = (native.HTTPTransport, native.AsyncHTTPTransport)
+        names = ("ConnectionPool", "HTTPProxy", "SOCKSProxy")
+        self.core_pools = {getattr(core, f"{prefix}{name}") for name in names for prefix in ("", "Async")}
+        self.default_limits: Any = inspect.signature(native.HTTPTransport).parameters["limits"].default
 
 
 class Wiring:
@@ -50,6 +59,7 @@ class Wiring:
         self.stack = shapes.stack
         self.pool = pool
         self.asynchronous = asynchronous
+        self.own = shapes.transports[asynchronous]
         self.chained = shapes.async_chained if asynchronous else shapes.sync_chained
         self.observed = shapes.async_body if asynchronous else shapes.sync_body
         self.expected = shapes.stack.native.AsyncByteStream if asynchronous else shapes.stack.native.SyncByteStream
@@ -134,8 +144,6 @@ class SyncChained(_Chained):
 
     def handle_request(self, request: Any) -> Any:
         wiring = self._netkit_wiring
-        if wiring.abandoned:
-            reap(wiring)
         exchange = Exchange(wiring, request, self._netkit_transport, self._netkit_pick)
         neutral = exchange.begin()
         try:
@@ -143,7 +151,7 @@ class SyncChained(_Chained):
             return _delivered(exchange, neutral, response) or _made(
                 exchange, neutral, response, run_sync(response.read())
             )
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001
             failure = _ended(exchange, neutral, error)
         try:
             raise to_native(wiring.stack, failure)
@@ -156,8 +164,6 @@ class AsyncChained(_Chained):
 
     async def handle_async_request(self, request: Any) -> Any:
         wiring = self._netkit_wiring
-        if wiring.abandoned:
-            await reap_async(wiring)
         exchange = Exchange(wiring, request, self._netkit_transport, self._netkit_pick)
         neutral = exchange.begin()
         try:
@@ -165,7 +171,7 @@ class AsyncChained(_Chained):
             return _delivered(exchange, neutral, response) or _made(
                 exchange, neutral, response, await response.read()
             )
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001
             failure = _ended(exchange, neutral, error)
         try:
             raise to_native(wiring.stack, failure)
@@ -209,7 +215,11 @@ async def sync_terminal(request: Request) -> Response:
     """The innermost `send` of a Client: the client's own transport."""
     exchange: Exchange = request.native
     wiring = exchange.wiring
+    if wiring.abandoned:
+        reap(wiring)
     transport, native = exchange.next_attempt(request, asynchronous=False)
+    if type(transport) is wiring.own:
+        wiring.pool.adopt(transport)
     wiring.edge.meter.attempt(exchange.call)
     try:
         response = transport.handle_request(native)
@@ -228,7 +238,12 @@ async def async_terminal(request: Request) -> Response:
     """The innermost `send` of an AsyncClient: the client's own transport."""
     exchange: Exchange = request.native
     wiring = exchange.wiring
+    if wiring.abandoned:
+        await reap_async(wiring)
     transport, native = exchange.next_attempt(request, asynchronous=True)
+    if type(transport) is wiring.own:
+        wiring.pool.adopt(transport)
+        transport = wiring.pool.loops.find(transport) or await wiring.pool.loops.settle(transport)
     wiring.edge.meter.attempt(exchange.call)
     try:
         response = await transport.handle_async_request(native)

@@ -20,7 +20,7 @@ from netkit_adapters.httpx.pool import HttpcorePool
 if TYPE_CHECKING:
     from netkit.config import Config, PluginSettings
 
-__all__ = ["Attaching", "wire"]
+__all__ = ["Attaching", "rewire", "supplied_in", "wire"]
 
 T = TypeVar("T")
 
@@ -35,10 +35,12 @@ def wire(
     plugins: Mapping[str, PluginSettings] | None,
     config: Config | str | None,
     explicit_limits: bool | None = None,
+    supplied: tuple[Any, ...] = (),
 ) -> Wiring:
-    """The netkit side of one client. `explicit_limits` says whether its user chose pool limits; None: look at them."""
+    """The netkit side of one client. `explicit_limits` says whether its user chose pool limits, None that nobody
+    can tell; `supplied` are the transports that its user passed in."""
     asynchronous = isinstance(client, shapes.stack.async_client)
-    pool = HttpcorePool(shapes.stack, client, explicit_limits=explicit_limits)
+    pool = HttpcorePool(shapes, client, explicit_limits=explicit_limits, supplied=supplied)
     wiring = Wiring(shapes, pool, asynchronous=asynchronous)
     wiring.edge = Edge(
         stack=shapes.stack.name,
@@ -49,6 +51,29 @@ def wire(
         pool=pool,
     )
     return wiring
+
+
+def rewire(
+    shapes: Shapes,
+    client: Any,
+    plugins: Mapping[str, PluginSettings] | None,
+    config: Config | str | None,
+    *,
+    explicit_limits: bool,
+    supplied: tuple[Any, ...],
+) -> Wiring:
+    """As `wire`, for one of netkit's own clients; what it had before gives its pools back."""
+    previous: Wiring | None = client.__dict__.get("_netkit_wiring")
+    if previous is not None:
+        previous.pool.restore()
+        previous.edge.close()
+    return wire(shapes, client, plugins=plugins, config=config, explicit_limits=explicit_limits, supplied=supplied)
+
+
+def supplied_in(arguments: Mapping[str, Any]) -> tuple[Any, ...]:
+    """The transports among a client's own keyword arguments."""
+    mounts = arguments.get("mounts") or {}
+    return tuple(t for t in (arguments.get("transport"), *mounts.values()) if t is not None)
 
 
 class _Sender:
@@ -87,6 +112,7 @@ class _AsyncCloser(_Closer):
         client = self._client()
         if client is not None:
             await type(client).aclose(client)
+        await self._wiring.pool.aclose()
         self._wiring.edge.close()
 
 

@@ -1,4 +1,4 @@
-"""netkit's own decisions as exceptions of httpx: each is the netkit error and what callers of httpx expect to catch."""
+"""netkit's own decisions as exceptions of httpx: each is the netkit error and one that httpx's callers catch."""
 
 from __future__ import annotations
 

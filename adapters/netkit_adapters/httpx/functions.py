@@ -16,7 +16,7 @@ __all__ = ["functions_with"]
 def functions_with(api: ModuleType, client: type, module: str) -> dict[str, Any]:
     """The functions that `api` exports, each making `client`s; they belong to `module` from now on."""
     namespace: dict[str, Any] = {**vars(api), "Client": client}
-    exported: list[str] = api.__all__  # type: ignore[attr-defined]
+    exported: list[str] = api.__all__
     for name in exported:
         function = namespace[name]
         generator = getattr(function, "__wrapped__", None)

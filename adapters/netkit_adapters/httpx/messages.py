@@ -26,7 +26,10 @@ _NO_TIMEOUT = Timeout()
 
 class Exchange:
     """One hop of a client's call: what `Request.native` holds. `transport` is what the client picked for its URL,
-    `pick` how it picks for another one. It does not hold its neutral request: bodies must not wait for a collector."""
+    `pick` how it picks for another one.
+
+    It does not hold its neutral request: large bodies must not wait for a collector.
+    """
 
     __slots__ = ("_headers", "attempted", "body", "call", "native", "pick", "timeout", "transport", "url", "wiring")
 

@@ -6,6 +6,7 @@ from typing import Any, Final
 
 import httpx2._api as _original_api
 
+from netkit_adapters.httpx.functions import functions_with
 from netkit_adapters.httpx2.errors import (
     BatchError,
     CircuitOpen,
@@ -16,7 +17,6 @@ from netkit_adapters.httpx2.errors import (
     TransportError,
 )
 from netkit_adapters.httpx2.faces import ATTACHING, AsyncClient, Client
-from netkit_adapters.httpx.functions import functions_with
 
 __all__ = [
     "MIRROR",

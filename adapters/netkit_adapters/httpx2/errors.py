@@ -1,4 +1,4 @@
-"""netkit's own decisions as exceptions of httpx2: each is the netkit error and what callers of httpx2 expect to catch."""
+"""netkit's own decisions as exceptions of httpx2: each is the netkit error and one that httpx2's callers catch."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from httpx2 import AsyncClient as BaseAsyncClient
 from httpx2 import Client as BaseClient
 
 from netkit_adapters.httpx.chain import Shapes, View
-from netkit_adapters.httpx.clients import Attaching, wire
+from netkit_adapters.httpx.clients import Attaching, rewire, supplied_in
 from netkit_adapters.httpx.stack import Stack
 from netkit_adapters.httpx2.errors import FACES, KINDS
 
@@ -44,14 +44,16 @@ class Client(BaseClient):
     ) -> None:
         super().__init__(*args, **kwargs)
         self._netkit_limits = "limits" in kwargs
+        self._netkit_supplied = supplied_in(kwargs)
         self._netkit_configure((plugins, config))
 
     def _netkit_configure(self, settings: tuple[Any, Any]) -> None:
         if self.__dict__.get("_netkit_settings") == settings:
             return
         plugins, config = settings
-        wiring = wire(SHAPES, self, plugins=plugins, config=config, explicit_limits=self._netkit_limits)
-        self._netkit_wiring = wiring
+        self._netkit_wiring = rewire(
+            SHAPES, self, plugins, config, explicit_limits=self._netkit_limits, supplied=self._netkit_supplied
+        )
         self._netkit_settings = settings
 
     def _send_single_request(self, request: httpx2.Request) -> httpx2.Response:
@@ -68,9 +70,9 @@ class Client(BaseClient):
 
 
 class AsyncClient(BaseAsyncClient):
-    """An `httpx2.AsyncClient` with netkit inside. Takes the same arguments, and `plugins` and `config` as `Client` does.
+    """An `httpx2.AsyncClient` with netkit inside. Takes the same arguments, and those that `Client` adds.
 
-    Runs on asyncio and trio.
+    Runs on asyncio and trio. One client serves several loops, one after the other or at once.
     """
 
     def __init__(
@@ -82,14 +84,16 @@ class AsyncClient(BaseAsyncClient):
     ) -> None:
         super().__init__(*args, **kwargs)
         self._netkit_limits = "limits" in kwargs
+        self._netkit_supplied = supplied_in(kwargs)
         self._netkit_configure((plugins, config))
 
     def _netkit_configure(self, settings: tuple[Any, Any]) -> None:
         if self.__dict__.get("_netkit_settings") == settings:
             return
         plugins, config = settings
-        wiring = wire(SHAPES, self, plugins=plugins, config=config, explicit_limits=self._netkit_limits)
-        self._netkit_wiring = wiring
+        self._netkit_wiring = rewire(
+            SHAPES, self, plugins, config, explicit_limits=self._netkit_limits, supplied=self._netkit_supplied
+        )
         self._netkit_settings = settings
 
     async def _send_single_request(self, request: httpx2.Request) -> httpx2.Response:
@@ -98,10 +102,12 @@ class AsyncClient(BaseAsyncClient):
 
     async def aclose(self) -> None:
         await super().aclose()
+        await self._netkit_wiring.pool.aclose()
         self._netkit_wiring.edge.close()
 
     async def __aexit__(self, *args: Any) -> None:
         await super().__aexit__(*args)
+        await self._netkit_wiring.pool.aclose()
         self._netkit_wiring.edge.close()
 
 

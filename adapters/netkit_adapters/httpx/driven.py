@@ -1,0 +1,143 @@
+"""httpcore connections that tell the driver what happens to them, and ask it before they are used again.
+
+Built on httpcore's public seam alone: `ConnectionPool.create_connection` may return any `ConnectionInterface`.
+
+Rules of this file:
+
+- Everything but the life of the connection is the connection's own, its repr included.
+- The pool looks at a connection with its lock held: nothing here waits or does I/O.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from netkit_adapters.httpx.pool import HttpcorePool
+
+__all__ = ["AsyncDriven", "Driven", "SyncDriven"]
+
+_now = time.monotonic
+
+
+class Driven:
+    """A connection of a driven pool. `idle_since` is None while it is in use; `keepalive_expiry` is what httpcore
+    itself enforces, in seconds; `respects_limits` says that it is its user's own choice."""
+
+    def __init__(
+        self, driver: HttpcorePool, inner: Any, origin: str, keepalive_expiry: float | None, respects_limits: bool
+    ) -> None:
+        self._netkit_driver = driver
+        self._netkit_inner = inner
+        self.origin = origin
+        self.keepalive_expiry = keepalive_expiry
+        self.respects_limits = respects_limits
+        self.born = _now()
+        self.idle_since: float | None = None
+        self.requests = 0
+        self.started = False
+        self.discarded = False
+
+    @property
+    def rank(self) -> float:
+        """Order of reuse: the connection that idles for the shortest time comes first."""
+        return 0.0 if self.idle_since is None else -self.idle_since
+
+    def is_idle(self) -> bool:
+        idle: bool = self._netkit_inner.is_idle()
+        if not idle or not self.requests:
+            self.idle_since = None
+        elif self.idle_since is None:
+            self.idle_since = _now()
+        return idle
+
+    def has_expired(self) -> bool:
+        idle = self.is_idle()
+        if self._netkit_inner.has_expired():
+            if idle and not self.discarded:
+                self.discarded = True
+                self._netkit_driver.expired(self)
+            return True
+        if idle and (self.outlived() or self._netkit_driver.refuses(self, _now())):
+            self.discarded = True
+            return True
+        return False
+
+    def idled(self) -> float:
+        """Seconds for which it has been idle."""
+        return 0.0 if self.idle_since is None else _now() - self.idle_since
+
+    def outlived(self) -> bool:
+        """Whether it has idled for longer than httpcore's own limit."""
+        return self.keepalive_expiry is not None and self.idled() > self.keepalive_expiry
+
+    def _begins(self) -> float | None:
+        """It is used now; returns how long it idled before, None where it was not idle."""
+        self.started = True
+        since, self.idle_since = self.idle_since, None
+        return None if since is None else _now() - since
+
+    # Interface methods that the native base classes define, and so `__getattr__` would not see.
+
+    def info(self) -> str:
+        return str(self._netkit_inner.info())
+
+    def can_handle_request(self, origin: Any) -> bool:
+        return bool(self._netkit_inner.can_handle_request(origin))
+
+    def is_available(self) -> bool:
+        return bool(self._netkit_inner.is_available())
+
+    def is_closed(self) -> bool:
+        return bool(self._netkit_inner.is_closed())
+
+    def is_connected(self) -> bool:
+        return bool(self._netkit_inner.is_connected())
+
+    def can_multiplex(self) -> bool:
+        return bool(self._netkit_inner.can_multiplex())
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_netkit"):
+            raise AttributeError(name)
+        return getattr(self._netkit_inner, name)
+
+    def __repr__(self) -> str:
+        return repr(self._netkit_inner)
+
+
+class SyncDriven(Driven):
+    """For threads; the per-stack class adds httpcore's interface."""
+
+    def handle_request(self, request: Any) -> Any:
+        idled = self._begins()
+        try:
+            response = self._netkit_inner.handle_request(request)
+        except Exception as error:
+            self._netkit_driver.failed(self, idled, error)
+            raise
+        self.requests += 1
+        self._netkit_driver.answered(self, idled, response.headers)
+        return response
+
+    def close(self) -> None:
+        self._netkit_inner.close()
+
+
+class AsyncDriven(Driven):
+    """For tasks; the per-stack class adds httpcore's interface."""
+
+    async def handle_async_request(self, request: Any) -> Any:
+        idled = self._begins()
+        try:
+            response = await self._netkit_inner.handle_async_request(request)
+        except Exception as error:
+            self._netkit_driver.failed(self, idled, error)
+            raise
+        self.requests += 1
+        self._netkit_driver.answered(self, idled, response.headers)
+        return response
+
+    async def aclose(self) -> None:
+        await self._netkit_inner.aclose()
