@@ -51,22 +51,37 @@ def run_sync(coroutine: Coroutine[Any, Any, T]) -> T:
         awaited = coroutine.send(None)
     except StopIteration as stop:
         return stop.value  # type: ignore[no-any-return]
-    culprit = _innermost(coroutine)
+    layer, what = _culprit(coroutine, awaited)
     try:
         coroutine.close()
     except Exception:  # noqa: BLE001
         # It suspended again, or failed, while it cleaned up: the error below says what matters.
         pass
     raise PluginError(
-        f"{culprit} awaited {type(awaited).__name__!r}, which the threads runtime cannot wait for; "
+        f"layer {layer} awaited {what}, which the threads runtime cannot wait for; "
         "a layer may await only send, the response, and its runtime"
     )
 
 
-def _innermost(coroutine: Coroutine[Any, Any, Any]) -> str:
-    """The name of the deepest coroutine function in a suspended chain."""
-    found: Any = coroutine
-    while isinstance(found.cr_await, CoroutineType):
-        found = found.cr_await
-    module = found.cr_frame.f_globals.get("__name__", "?") if found.cr_frame else "?"
-    return f"layer {module}.{found.__qualname__}"
+def _culprit(coroutine: Coroutine[Any, Any, Any], awaited: Any) -> tuple[str, str]:
+    """The deepest coroutine of a suspended chain that was given a request, and what it waits for in the end."""
+    inside: list[Any] = [coroutine]
+    while isinstance(inside[-1].cr_await, CoroutineType):
+        inside.append(inside[-1].cr_await)
+    layer = next((found for found in reversed(inside) if _has_request(found)), inside[-1])
+    if layer is inside[-1]:
+        return _name(layer), repr(type(awaited).__name__)
+    return _name(layer), _name(inside[-1])
+
+
+def _has_request(coroutine: Any) -> bool:
+    frame = coroutine.cr_frame
+    if frame is None:
+        return False
+    given = frame.f_code.co_varnames[: frame.f_code.co_argcount]
+    return any(isinstance(frame.f_locals.get(name), Request) for name in given)
+
+
+def _name(coroutine: Any) -> str:
+    module = coroutine.cr_frame.f_globals.get("__name__", "?") if coroutine.cr_frame else "?"
+    return f"{module}.{coroutine.__qualname__}"

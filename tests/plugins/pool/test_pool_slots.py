@@ -33,7 +33,8 @@ def test_a_slot_per_exchange_and_origin() -> None:
 
 
 def test_who_waits_longest_is_next() -> None:
-    queue, woken = SlotQueue(1), []
+    queue = SlotQueue(1)
+    woken: list[object] = []
     held = queue.take(A)
     assert held is not None
     tickets = [queue.join(A, partial(woken.append, name)) for name in range(3)]
@@ -49,7 +50,8 @@ def test_who_waits_longest_is_next() -> None:
 
 
 def test_who_leaves_without_a_slot_is_forgotten() -> None:
-    queue, woken = SlotQueue(1), []
+    queue = SlotQueue(1)
+    woken: list[object] = []
     held = queue.take(A)
     assert held is not None
     gone = queue.join(A, lambda: woken.append("gone"))
@@ -63,7 +65,8 @@ def test_who_leaves_without_a_slot_is_forgotten() -> None:
 
 
 def test_a_slot_that_became_free_between_asking_and_queueing_is_granted() -> None:
-    queue, woken = SlotQueue(1), []
+    queue = SlotQueue(1)
+    woken: list[object] = []
     held = queue.take(A)
     assert held is not None
     assert queue.take(A) is None
@@ -84,7 +87,8 @@ def test_a_full_queue_says_so() -> None:
 
 
 def test_the_total_goes_to_the_oldest_waiter_of_any_origin() -> None:
-    queue, woken = SlotQueue(2, max_connections_total=2), []
+    queue = SlotQueue(2, max_connections_total=2)
+    woken: list[object] = []
     first, second = queue.take(A), queue.take(A)
     assert first is not None
     assert second is not None
@@ -100,7 +104,8 @@ def test_the_total_goes_to_the_oldest_waiter_of_any_origin() -> None:
 
 
 def test_a_waiter_whose_origin_is_full_does_not_hold_up_others() -> None:
-    queue, woken = SlotQueue(1, max_connections_total=2), []
+    queue = SlotQueue(1, max_connections_total=2)
+    woken: list[object] = []
     a, b = queue.take(A), queue.take(B)
     assert a is not None
     assert b is not None
@@ -112,7 +117,8 @@ def test_a_waiter_whose_origin_is_full_does_not_hold_up_others() -> None:
 
 def test_a_release_in_the_middle_of_a_locked_section_is_settled_on_the_way_out() -> None:
     # The garbage collector may end a forgotten response anywhere, also while this thread holds the lock.
-    queue, woken = SlotQueue(1), []
+    queue = SlotQueue(1)
+    woken: list[object] = []
     held = queue.take(A)
     assert held is not None
     with queue._lock:
