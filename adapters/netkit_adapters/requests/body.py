@@ -9,6 +9,7 @@ Rules of this file:
 
 from __future__ import annotations
 
+import weakref
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from urllib3.response import HTTPResponse
@@ -69,12 +70,20 @@ class ObservedHTTPResponse(HTTPResponse):
 class NativeBody(ResponseBody):
     """The body of a `requests.Response`."""
 
-    __slots__ = ("_native", "_watched")
+    __slots__ = ("_reference", "_watched")
 
     def __init__(self, native: requests.Response) -> None:
         super().__init__()
-        self._native = native
+        # Weak: a cycle through the raw response would keep its socket open until a collection.
+        self._reference = weakref.ref(native)
         self._watched = False
+
+    @property
+    def _native(self) -> requests.Response:
+        native = self._reference()
+        if native is None:
+            raise ReferenceError("the response of this body is gone")
+        return native
 
     def _observed(self) -> None:
         if self._watched:
