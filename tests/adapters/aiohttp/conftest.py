@@ -1,0 +1,73 @@
+"""A plain-HTTP and a TLS mock server for the adapter's tests, and sessions with layers of the test's own."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+import netkit
+from netkit.flow import Layer, compose
+from netkit.testing import MockGPU
+from netkit_adapters.aiohttp import edge_of
+
+QUIET: dict[str, Any] = {"pool": False, "retry": False}
+"""No plugin at all: the bare chain."""
+
+OpenSession = Callable[..., netkit.ClientSession]
+
+
+@pytest.fixture(scope="module")
+def plain_server() -> Iterator[MockGPU]:
+    with MockGPU(tls=False, http="1.1", launch_ms=0, per_item_ms=0, token_ms=0) as gpu:
+        yield gpu
+
+
+@pytest.fixture(scope="module")
+def tls_server() -> Iterator[MockGPU]:
+    with MockGPU(http="1.1", launch_ms=0, per_item_ms=0) as gpu:
+        yield gpu
+
+
+@pytest.fixture
+def gpu(plain_server: MockGPU) -> MockGPU:
+    plain_server.script()
+    plain_server.close_connections(idle_only=False)
+    plain_server.log.clear()
+    return plain_server
+
+
+@pytest.fixture
+def tls_gpu(tls_server: MockGPU) -> MockGPU:
+    tls_server.script()
+    tls_server.close_connections(idle_only=False)
+    tls_server.log.clear()
+    return tls_server
+
+
+@pytest.fixture
+def context(tls_gpu: MockGPU) -> ssl.SSLContext:
+    return ssl.create_default_context(cafile=tls_gpu.ca_file)
+
+
+@pytest_asyncio.fixture
+async def open_session() -> AsyncIterator[OpenSession]:
+    """`open_session(*layers, plugins=…, **native)`: a session whose chain is exactly these layers, when there are any."""
+    opened: list[netkit.ClientSession] = []
+
+    def opener(*layers: Layer, **arguments: Any) -> netkit.ClientSession:
+        if layers:
+            arguments.setdefault("plugins", QUIET)
+        session = netkit.ClientSession(**arguments)
+        if layers:
+            edge = edge_of(session)
+            edge._default = compose(layers, edge._terminal)
+        opened.append(session)
+        return session
+
+    yield opener
+    for session in opened:
+        await session.close()
