@@ -7,9 +7,8 @@ import pytest
 from netkit.testing import conformance
 
 SUBJECTS = [conformance.Subject(None)]
-STACKS = ["requests", "aiohttp"]
 
 
-@pytest.mark.parametrize("case", conformance.cases(SUBJECTS, stacks=STACKS), ids=str)
+@pytest.mark.parametrize("case", conformance.cases(SUBJECTS), ids=str)
 def test_conformance(case: conformance.Case) -> None:
     case.run()
