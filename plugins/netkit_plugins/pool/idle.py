@@ -20,6 +20,7 @@ import threading
 from collections.abc import Callable
 from typing import Final
 
+from netkit import fork
 from netkit_plugins.pool.options import PoolOptions
 
 __all__ = ["IdlePolicy"]
@@ -59,6 +60,11 @@ class IdlePolicy:
         self._now = now
         self._salt = salt
         self._origins: dict[str, _Learned] = {}
+        self._lock = threading.Lock()
+        fork.register(self)
+
+    def after_fork_in_child(self) -> None:
+        """Another thread of the parent may have held the lock; what was learned of servers stays true."""
         self._lock = threading.Lock()
 
     def discard_reason(self, origin: str, *, idle: float, age: float, requests: int) -> str | None:

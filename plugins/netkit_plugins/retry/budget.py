@@ -99,7 +99,7 @@ def budget_of(origin: str) -> RetryBudget:
 
 
 def forget_budgets() -> None:
-    """Start counting anew: in a forked child, and between tests."""
+    """Start counting anew: in a forked child (layers there ask for their budgets again), and between tests."""
     global _budgets, _budgets_lock
     _budgets, _budgets_lock = {}, threading.Lock()
 

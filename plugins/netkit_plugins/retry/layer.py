@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from netkit import Request, Response, Send
+from netkit import Request, Response, Send, fork
 from netkit.errors import TransportError
 from netkit.events import RetryScheduled
 from netkit.plugins import Context
@@ -50,6 +50,12 @@ class RetryLayer:
         self._refused_resent = self._sdk_retries = 0
         # SDK retries can only follow a call that went wrong: until one did, no header is looked at.
         self._watch_sdk = False
+        fork.register(self)
+
+    def after_fork_in_child(self) -> None:
+        """Another thread of the parent may have held a lock; and the parent's calls are not this process's load."""
+        self._lock = threading.Lock()
+        self._targets = {}
 
     async def __call__(self, request: Request, send: Send) -> Response:
         target = self._targets.get(request.url) or self._target(request.url)

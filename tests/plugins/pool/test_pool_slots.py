@@ -201,6 +201,7 @@ def test_quiet_origins_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     assert queue.take(A) is held
 
 
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_a_forked_child_starts_with_nothing_in_use() -> None:
     queue = SlotQueue(1)
     held = queue.take(A)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from netkit_plugins.retry.budget import RetryBudget, budget_of
@@ -88,6 +89,7 @@ def test_exact_under_threads() -> None:
     assert "calls=8000" in repr(budget)
 
 
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_a_forked_child_starts_anew() -> None:
     budget_of("http://a").count_call(100.0)
     child = os.fork()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -324,6 +325,17 @@ def test_sessions_share_the_budget_of_an_origin(rig: Any) -> None:
     second.call(POST)
     assert (len(first.seen), len(second.seen)) == (2, 1)
     assert [event.reason for event in second.events] == ["budget"]
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_forked_child_meets_no_lock_of_the_parent(rig: Any) -> None:
+    rig = rig(NONE, 200)
+    rig.call(POST)
+    with rig.budget()._lock, rig.layer._lock:
+        child = os.fork()
+        if child == 0:
+            os._exit(0 if rig.call(POST).result().status == 200 and "calls=1" in repr(rig.budget()) else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 def test_an_sdks_own_retries_are_reported_once_in_the_log(
