@@ -46,15 +46,12 @@ _CLOSED: Final = getattr(client_reqrep, "_CONNECTION_CLOSED_EXCEPTION", None)
 class _Tap(BaseTimerContext):
     """A stream's own timer, and beside it the body that watches the stream."""
 
-    __slots__ = ("body", "guard", "timer")
+    __slots__ = ("body", "timer", "whole")
 
-    def __init__(self, timer: BaseTimerContext, body: ResponseBody, native: ClientResponse) -> None:
+    def __init__(self, timer: BaseTimerContext, body: ResponseBody) -> None:
         self.timer = timer
         self.body = body
-        self.guard = weakref.ref(native, self._abandoned)
-
-    def _abandoned(self, _: object) -> None:
-        self.body.end(BodyClosed("dropped before its end"))
+        self.whole: Any = None
 
     def assert_timeout(self) -> None:
         try:
@@ -77,6 +74,11 @@ class _Tap(BaseTimerContext):
             raise
 
 
+_read_nowait_chunk: Final = StreamReader._read_nowait_chunk
+_feed_eof: Final = StreamReader.feed_eof
+_set_exception: Final = StreamReader.set_exception
+
+
 class ObservedStreamReader(StreamReader):
     """An aiohttp stream that also tells netkit; its `_timer` is always a `_Tap`."""
 
@@ -85,7 +87,7 @@ class ObservedStreamReader(StreamReader):
     _timer: _Tap
 
     def _read_nowait_chunk(self, n: int) -> bytes:
-        data = super()._read_nowait_chunk(n)
+        data = _read_nowait_chunk(self, n)
         body = self._timer.body
         if not body.ended:
             data = body.chunk(data)
@@ -94,20 +96,21 @@ class ObservedStreamReader(StreamReader):
         return data
 
     def feed_eof(self) -> None:
-        super().feed_eof()
+        _feed_eof(self)
         if not self._buffer:
             self._timer.body.end()
 
     def set_exception(self, exc: BaseException, *args: Any, **kwargs: Any) -> None:
-        super().set_exception(exc, *args, **kwargs)
+        _set_exception(self, exc, *args, **kwargs)
         self._timer.body.end(BodyClosed("left before its end") if exc is _CLOSED else exc)
 
 
 def observe(native: ClientResponse, body: ResponseBody) -> None:
-    """Have `body` told of what is read from `native` from now on."""
+    """Have `body` told of what is read from `native`, and of `native` being dropped before that."""
     reader = native.content
-    reader._timer = _Tap(reader._timer, body, native)
+    tap = reader._timer = _Tap(reader._timer, body)
     reader.__class__ = ObservedStreamReader
+    tap.whole = weakref.ref(native, lambda _: body.end(BodyClosed("dropped before its end")))
 
 
 def filled_reader(content: bytes, loop: asyncio.AbstractEventLoop) -> StreamReader:
@@ -130,22 +133,24 @@ class NativeBody(ResponseBody):
         content: Any = native.content
         connection = native._connection
         if type(content) is StreamReader:
-            failure = content._exception
-            if failure is not None:
-                self.end(failure)
+            if content._exception is not None:
+                self.end(content._exception)
             elif content._eof and not content._buffer:
                 self.end()
             else:
-                observe(native, self)
+                content._timer = _Tap(content._timer, self)
+                content.__class__ = ObservedStreamReader
         elif content is EMPTY_PAYLOAD or connection is None:
             self.end()
-        if connection is None:
-            self.release()
-        elif self.ended:
-            connection.add_callback(self.release)
-        else:
+        if connection is not None:
             connection.add_callback(self.release if type(content) is ObservedStreamReader else self.end)
-        self._response: Any = weakref.ref(native)
+        elif not self.released:
+            self.release()
+        self._response: Any = weakref.ref(native, self._dropped)
+
+    def _dropped(self, _: object) -> None:
+        if not self.ended:
+            self.end(BodyClosed("dropped before its end"))
 
     async def read(self) -> bytes:
         if self._kept is not None:

@@ -132,8 +132,12 @@ def classify(
             kind = FailureKind.WRITE
     if processed:
         verdict = Verdict.PROCESSED
-    elif verdict is Verdict.AMBIGUOUS and req is not None and _wrote_nothing(error, req):
-        verdict = Verdict.NOT_SENT
+    elif verdict is Verdict.AMBIGUOUS and req is not None:
+        if _wrote_nothing(error, req):
+            verdict = Verdict.NOT_SENT
+        elif getattr(req._session, "_retry_connection", None) is False:
+            # aiohttp's own switch, in the user's hand (its TestClient uses it): no request is ever replayed.
+            verdict = Verdict.PROCESSED
     return TransportError(type(error).__name__, kind=kind, verdict=verdict, native=error)
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import copy
 import inspect
 from contextlib import suppress
+from functools import lru_cache
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
 
@@ -23,7 +24,7 @@ from yarl import URL
 
 from netkit.errors import FailureKind, PluginError, TransportError, Verdict
 from netkit.headers import Headers
-from netkit.messages import Request, Response
+from netkit.messages import NO_BODY, Request, Response
 from netkit_adapters.aiohttp.body import NativeBody, OpaqueBody, filled_reader, observe
 from netkit_adapters.aiohttp.limits import send_within
 from netkit_adapters.aiohttp.payload import body_of, data_of
@@ -38,10 +39,33 @@ if TYPE_CHECKING:
 __all__ = ["Exchange", "build_native", "to_response"]
 
 
-class Exchange:
-    """One hop of an aiohttp call: what `Request.native` holds. Called, it loads the neutral headers."""
+@lru_cache(1024)
+def _text(url: URL) -> str:
+    return str(url)
 
-    __slots__ = ("_headers", "_in_flight", "_loaded", "call", "edge", "handler", "original", "req", "sent")
+
+class Exchange:
+    """One hop of an aiohttp call: what `Request.native` holds. Called, it loads the neutral headers.
+
+    It keeps what the request was made of, not the request: the two would keep each other until a collection.
+    """
+
+    __slots__ = (
+        "_headers",
+        "_in_flight",
+        "_loaded",
+        "body",
+        "call",
+        "edge",
+        "handler",
+        "method",
+        "req",
+        "sent",
+        "timeout",
+        "url",
+    )
+
+    call: Call
 
     def __init__(
         self,
@@ -53,18 +77,26 @@ class Exchange:
         self.edge = edge
         self.req: ClientRequest | None = req
         self.handler: Callable[[ClientRequest], Awaitable[ClientResponse]] | None = handler
+        self.method = req.method
+        self.url = _text(req.url)
+        self.timeout = timeout
+        self.body = NO_BODY if req._body is None else body_of(req._body)
         self._headers = req.headers
         self._loaded: Headers | None = None
-        self.sent: ClientRequest | None = None
         self._in_flight = 0
-        self.original = Request(req.method, str(req.url), self, body_of(req._body), timeout, {}, self)
-        self.call: Call = edge.begin(self.original)
-        self.original.extensions["call"] = self.call  # type: ignore[index]
+        self.sent: ClientRequest | None = None
 
     def __call__(self) -> Headers:
         if self._loaded is None:
             self._loaded = Headers(self._headers.items())
         return self._loaded
+
+    def begin(self) -> Request:
+        """The neutral request, with its clock running."""
+        extensions: dict[str, Any] = {}
+        request = Request(self.method, self.url, self, self.body, self.timeout, extensions, self)
+        self.call = extensions["call"] = self.edge.begin(request)
+        return request
 
     def finish(self) -> None:
         """Let go of the native request, which holds its response: observers may keep this object for longer."""
@@ -72,23 +104,20 @@ class Exchange:
 
     async def send(self, request: Request) -> ClientResponse:
         """One attempt. Raises what aiohttp raises."""
-        req, handler, original = self.req, self.handler, self.original
+        req, handler = self.req, self.handler
         if req is None or handler is None:
             raise PluginError("a layer sent a request after its call had ended")
-        if request is not original:
-            req = self._rebuilt(request, req)
+        limited = request.timeout is not self.timeout
+        changed = self._rebuilt(request, req, copied=limited)
         if self.sent is not None:
-            req = await self._again(request, req)
-        limited = request.timeout is not original.timeout
-        if limited and req is self.req:
-            req = _copy(req)
-        self.sent = req
+            changed = await self._again(request, changed)
+        self.sent = changed
         self._in_flight += 1
         self.edge.meter.attempt(self.call)
         try:
             if limited:
-                return await send_within(req, handler, request.timeout, original.timeout)
-            return await handler(req)
+                return await send_within(changed, handler, request.timeout, self.timeout)
+            return await handler(changed)
         finally:
             self._in_flight -= 1
 
@@ -117,16 +146,16 @@ class Exchange:
             req._continue = req.loop.create_future()
         return req
 
-    def _rebuilt(self, request: Request, req: ClientRequest) -> ClientRequest:
-        original = self.original
+    def _rebuilt(self, request: Request, req: ClientRequest, *, copied: bool) -> ClientRequest:
         same_headers = request._headers is self or request._headers is self._loaded
-        same_body = request.body is original.body
-        if same_headers and same_body and request.url is original.url and request.method is original.method:
-            return req
+        same_body = request.body is self.body
+        same_url = request.url is self.url
+        if same_headers and same_body and same_url and request.method is self.method:
+            return _copy(req) if copied else req
         changed = _copy(req)
         changed.method = request.method.upper()
         changed.headers = req.headers.copy() if same_headers else CIMultiDict(request.headers.items())
-        if request.url is not original.url:
+        if not same_url:
             _move(changed, URL(request.url, encoded=True), req.url)
         if not same_body:
             _fill(changed, data_of(request.body))
@@ -170,9 +199,13 @@ def to_response(native: Any) -> Response:
         native.status,
         lambda: Headers(native.headers.items()),
         NativeBody(native),
-        extensions={"http_version": "HTTP/1.1" if native.version == HttpVersion11 else "HTTP/1.0"},
+        extensions={"http_version": "HTTP/1.1" if native.version is HttpVersion11 else _version(native)},
         native=native,
     )
+
+
+def _version(native: ClientResponse) -> str:
+    return "HTTP/1.1" if native.version is None else f"HTTP/{native.version.major}.{native.version.minor}"
 
 
 class _NothingWritten:

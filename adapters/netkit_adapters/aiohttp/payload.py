@@ -30,7 +30,8 @@ def body_of(payload: Payload | None) -> Body:
         return NO_BODY
     if isinstance(payload, BytesPayload):
         value = payload._value
-        return Body.of(value if type(value) is bytes else bytes(value))
+        content = value if type(value) is bytes else bytes(value)
+        return Body(content, None, len(content), True)
     if _replayable(payload):
         return Body.reopenable(lambda: _chunks(payload), payload.size)
     return Body(None, lambda: _chunks(payload), payload.size, False)
@@ -50,8 +51,11 @@ def _replayable(payload: Payload) -> bool:
     if isinstance(payload, BytesPayload):
         return True
     if isinstance(payload, IOBasePayload):
-        seekable = getattr(payload._value, "seekable", None)
-        return seekable is not None and bool(seekable())
+        try:
+            return bool(payload._value.seekable())
+        except (AttributeError, OSError, ValueError):
+            # A file-like object without it, or one that is closed.
+            return False
     if isinstance(payload, MultipartWriter):
         return all(_replayable(part) for part, _, _ in payload._parts)
     return False

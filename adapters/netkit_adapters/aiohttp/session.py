@@ -36,6 +36,8 @@ __all__ = ["ClientSession", "attach", "detach", "edge_of", "request"]
 
 _asyncio: Final = Asyncio()
 _original_request: Final = Base._request
+_NO_HIDDEN_RETRY: Final[Any] = 0
+"""Switches aiohttp's own replay off, and differs from the False by which a user says that nothing may be replayed."""
 
 
 class _Wiring:
@@ -127,7 +129,7 @@ with warnings.catch_warnings():
                 wiring.pool.adopt(self._connector)
             if own_connector:
                 self._netkit_views = LoopViews(self, _opener(self))
-            self._retry_connection = False
+            self._retry_connection = _NO_HIDDEN_RETRY
             if not self._middlewares:
                 self._middlewares = wiring.only
 
@@ -160,10 +162,20 @@ with warnings.catch_warnings():
             if wiring is not None:
                 wiring.edge.close()
 
+        def __repr__(self) -> str:
+            # In the warning of an unclosed session: people's filters know aiohttp's own name.
+            return (
+                f"<aiohttp.client.ClientSession object at {id(self):#x}>" if _is_plain(self) else super().__repr__()
+            )
+
         def __del__(self, *args: Any) -> None:
             # A view has nothing of its own: its session closes it, and warns if nobody did.
             if not self._netkit_is_view:
                 super().__del__(*args)
+
+
+def _is_plain(session: Base) -> bool:
+    return type(session) is ClientSession
 
 
 def _opener(session: Base) -> Callable[[], BaseConnector]:
@@ -220,7 +232,7 @@ def attach(
     attributes = session.__dict__
     wiring.restore = {name: attributes.get(name, _ABSENT) for name in _CHANGED}
     attributes["_netkit_wiring"] = wiring
-    attributes["_retry_connection"] = False
+    attributes["_retry_connection"] = _NO_HIDDEN_RETRY
     if not session._middlewares:
         attributes["_middlewares"] = wiring.only
     if not face:

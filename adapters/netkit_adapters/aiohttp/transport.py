@@ -23,10 +23,10 @@ from netkit_adapters.aiohttp.messages import Exchange, build_native, to_response
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from aiohttp import ClientTimeout
+    from aiohttp import ClientSession, ClientTimeout
 
     from netkit.edge import Edge
-    from netkit.messages import Request, Response
+    from netkit.messages import Request, Response, Timeout
 
 __all__ = ["Hop", "terminal"]
 
@@ -34,21 +34,23 @@ __all__ = ["Hop", "terminal"]
 class Hop:
     """aiohttp's client middleware in which netkit's chain runs. `timeout` is the call's own, None the session's."""
 
-    __slots__ = ("edge", "timeout")
+    __slots__ = ("_limits", "_timeout", "edge", "timeout")
 
     def __init__(self, edge: Edge, timeout: ClientTimeout | None = None) -> None:
         self.edge = edge
         self.timeout = timeout
+        self._limits: ClientTimeout = timeout or DEFAULT_TIMEOUT
+        self._timeout = timeout_of(self._limits)
 
     async def __call__(
         self, req: ClientRequest, handler: Callable[[ClientRequest], Awaitable[ClientResponse]]
     ) -> ClientResponse:
-        if hdrs.UPGRADE in req.headers:
+        if not isinstance(req, ClientRequest) or hdrs.UPGRADE in req.headers:
+            # Tests of aiohttp's users put stand-ins in place of requests: there is nothing in them to work with.
             return await handler(req)
         edge = self.edge
-        limits: ClientTimeout = self.timeout or getattr(req._session, "_timeout", None) or DEFAULT_TIMEOUT
-        exchange = Exchange(edge, req, handler, timeout_of(limits))
-        request = exchange.original
+        exchange = Exchange(edge, req, handler, self._timeout_of(req._session))
+        request = exchange.begin()
         try:
             response = await edge.select(request.url)(request)
             native: ClientResponse | None = response.native
@@ -72,6 +74,12 @@ class Hop:
             raise to_native(failure)
         finally:
             del failure
+
+    def _timeout_of(self, session: ClientSession | None) -> Timeout:
+        limits = self.timeout or (session and session._timeout) or DEFAULT_TIMEOUT
+        if limits is not self._limits:
+            self._limits, self._timeout = limits, timeout_of(limits)
+        return self._timeout
 
 
 async def terminal(request: Request) -> Response:

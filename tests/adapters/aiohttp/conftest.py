@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
+from netkit_adapters.aiohttp import edge_of
 
 import netkit
 from netkit.flow import Layer, compose
 from netkit.testing import MockGPU
-from netkit_adapters.aiohttp import edge_of
 
 QUIET: dict[str, Any] = {"pool": False, "retry": False}
 """No plugin at all: the bare chain."""
@@ -55,7 +55,7 @@ def context(tls_gpu: MockGPU) -> ssl.SSLContext:
 
 @pytest_asyncio.fixture
 async def open_session() -> AsyncIterator[OpenSession]:
-    """`open_session(*layers, plugins=…, **native)`: a session whose chain is exactly these layers, when there are any."""
+    """`open_session(*layers, plugins=…, **native)`: a session whose chain is exactly these layers, if any."""
     opened: list[netkit.ClientSession] = []
 
     def opener(*layers: Layer, **arguments: Any) -> netkit.ClientSession:

@@ -15,13 +15,13 @@ from typing import Any
 import aiohttp
 import pytest
 from aiohttp import ClientRequest, ClientResponse, web
+from netkit_adapters.aiohttp import MIRROR, attach, detach, edge_of
+from netkit_adapters.aiohttp.body import ObservedStreamReader
+from netkit_adapters.aiohttp.transport import Hop
 
 import netkit
 from netkit import Request, Response, Send
 from netkit.testing import MockGPU, expected_vector
-from netkit_adapters.aiohttp import MIRROR, attach, detach, edge_of
-from netkit_adapters.aiohttp.body import ObservedStreamReader
-from netkit_adapters.aiohttp.transport import Hop
 
 OpenSession = Callable[..., netkit.ClientSession]
 QUIET: dict[str, Any] = {"pool": False, "retry": False}
@@ -82,9 +82,8 @@ async def test_unclosed_session_says_so_in_aiohttps_words(open_session: OpenSess
     told: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))
     session = netkit.ClientSession()
-    with pytest.warns(ResourceWarning, match=r"Unclosed client session <netkit_adapters\.\S*ClientSession object at 0x"):
+    with pytest.warns(ResourceWarning, match=r"Unclosed client session <aiohttp.client.ClientSession object at 0x"):
         del session
-        gc.collect()
     assert [context["message"] for context in told] == ["Unclosed client session"]
 
 
@@ -139,17 +138,19 @@ async def test_per_request_middlewares_replace_the_sessions_and_netkit_stays_inn
     mine = [named("session")]
     session = open_session(layer, middlewares=mine)
     assert session._middlewares is mine
-    for arguments in ({}, {"middlewares": (named("call"),)}, {"middlewares": ()}, {"timeout": aiohttp.ClientTimeout(9)}):
+    for arguments in (
+        {},
+        {"middlewares": (named("call"),)},
+        {"middlewares": ()},
+        {"timeout": aiohttp.ClientTimeout(9)},
+    ):
         async with session.get(f"{gpu.url}/echo", **arguments):
             pass
     mine.append(named("added later"))
     async with session.get(f"{gpu.url}/echo"):
         pass
-    assert order == ["session", "netkit", "call", "netkit", "netkit", "session", "netkit"] + [
-        "session",
-        "added later",
-        "netkit",
-    ]
+    assert order[:7] == ["session", "netkit", "call", "netkit", "netkit", "session", "netkit"]
+    assert order[7:] == ["session", "added later", "netkit"]
 
 
 async def test_a_middleware_that_sends_twice_passes_the_chain_twice(gpu: MockGPU, open_session: OpenSession) -> None:
@@ -289,7 +290,7 @@ async def test_attach_and_detach_restore_everything(gpu: MockGPU) -> None:
             assert isinstance(answer.content, ObservedStreamReader)
         assert netkit.stats(session).requests.total == 2
         netkit.detach(session)
-        assert {name: value for name, value in session.__dict__.items()} == before
+        assert session.__dict__ == before
         with pytest.raises(TypeError):
             edge_of(session)
         async with session.get(f"{gpu.url}/echo") as answer:
@@ -365,5 +366,3 @@ async def test_stand_ins_of_tests_pass_through(open_session: OpenSession) -> Non
 
     req = ClientRequest("GET", aiohttp.client.URL("http://127.0.0.1/"), loop=asyncio.get_running_loop())
     assert await Hop(hop)(req, handler) is stand_in
-
-
