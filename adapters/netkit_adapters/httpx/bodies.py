@@ -21,8 +21,11 @@ __all__ = ["body_of", "stream_of"]
 def body_of(stack: Stack, request: Any) -> Body:
     """The neutral form of a native request's stream."""
     stream: Any = request.stream
-    if isinstance(stream, stack.native.ByteStream):
-        content = b"".join(stream)
+
+    if isinstance(stream, stack.byte_stream):
+        content = getattr(stream, "_stream", None)
+        if type(content) is not bytes:
+            content = b"".join(stream)
         return Body.of(content) if content else NO_BODY
     length = request.headers.get("content-length", "")
     size = int(length) if length.isdigit() else None

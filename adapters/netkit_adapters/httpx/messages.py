@@ -33,23 +33,23 @@ class Exchange:
 
     __slots__ = ("_headers", "attempted", "body", "call", "native", "pick", "timeout", "transport", "url", "wiring")
 
-    def __init__(self, wiring: Wiring, native: Any, transport: Any, pick: Any) -> None:
+    def __init__(self, wiring: Wiring, transport: Any, pick: Any) -> None:
         self.wiring = wiring
-        self.native = native
         self.transport = transport
         self.pick = pick
+
+    def begin(self, native: Any) -> Request:
+        """The neutral request for `native`, with its call's clock started."""
+        self.native = native
         self.attempted = False
         self._headers: Headers | None = None
         self.url = str(native.url)
-        self.body = body_of(wiring.stack, native)
+        self.body = body_of(self.wiring.stack, native)
         self.timeout = _timeout(native.extensions.get("timeout"))
-        self.call: Call
-
-    def begin(self) -> Request:
-        """The neutral request, with its call's clock started."""
         extensions: dict[str, Any] = {}
-        request = Request(self.native.method, self.url, self.headers, self.body, self.timeout, extensions, self)
-        self.call = extensions["call"] = self.wiring.edge.begin(request)
+        request = Request(native.method, self.url, self.headers, self.body, self.timeout, extensions, self)
+        self.call: Call = self.wiring.edge.begin(request)
+        extensions["call"] = self.call
         return request
 
     def headers(self) -> Headers:

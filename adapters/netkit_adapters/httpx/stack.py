@@ -26,6 +26,7 @@ class Stack:
     native: Any
     client: type
     async_client: type
+    byte_stream: type
     core: Any
     failures: dict[type, tuple[FailureKind, Verdict]]
     passed_on: tuple[type[Exception], ...]
@@ -44,6 +45,7 @@ class Stack:
             native=module,
             client=module.Client,
             async_client=module.AsyncClient,
+            byte_stream=module.ByteStream,
             core=import_module("httpcore" if name == "httpx" else "httpcore2"),
             failures=_failures(module),
             passed_on=(module.UnsupportedProtocol, module.LocalProtocolError),

@@ -26,18 +26,20 @@ DRAIN_LIMIT: Final = 64 * 1024
 
 class NativeBody(ResponseBody):
     """What sync and async bodies share. `failed` makes the neutral error of a native one; `abandon` notes a body
-    that nobody holds any more."""
+    that nobody holds any more; `headers` are the native response's."""
+
+    __slots__ = ("_abandon", "_closed", "_failed", "_headers", "_inner", "_kept", "_seen")
 
     def __init__(
         self,
         inner: Any,
-        size: int | None,
+        headers: Any,
         failed: Callable[[BaseException], TransportError | None],
         abandon: Callable[[NativeBody], None],
     ) -> None:
         super().__init__()
         self._inner = inner
-        self._size = size
+        self._headers = headers
         self._failed = failed
         self._abandon = abandon
         self._closed = False
@@ -65,8 +67,9 @@ class NativeBody(ResponseBody):
         self._seen = len(self._on_chunk)
         return b"".join(chunks)
 
-    def small(self) -> bool:
-        return self._size is not None and self._size <= DRAIN_LIMIT
+    def is_small(self) -> bool:
+        length = self._headers.get("content-length", "")
+        return length.isdigit() and int(length) <= DRAIN_LIMIT
 
     def __del__(self) -> None:
         if not self.ended:
@@ -77,6 +80,8 @@ class NativeBody(ResponseBody):
 
 class SyncBody(NativeBody):
     """A body read by a thread; the per-stack class adds the native stream type."""
+
+    __slots__ = ()
 
     def __iter__(self) -> Iterator[bytes]:
         if self._kept is not None:
@@ -128,7 +133,7 @@ class SyncBody(NativeBody):
         return content
 
     async def discard(self) -> None:
-        if self.small() and not self.ended:
+        if self.is_small() and not self.ended:
             try:
                 for _ in self._inner:
                     pass
@@ -139,6 +144,8 @@ class SyncBody(NativeBody):
 
 class AsyncBody(NativeBody):
     """A body read by a task; the per-stack class adds the native stream type."""
+
+    __slots__ = ("_loop",)
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
@@ -202,7 +209,7 @@ class AsyncBody(NativeBody):
         return content
 
     async def discard(self) -> None:
-        if self.small() and not self.ended:
+        if self.is_small() and not self.ended:
             try:
                 async for _ in self._inner:
                     pass
