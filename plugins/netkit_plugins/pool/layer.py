@@ -5,12 +5,12 @@ Rule of this file: a slot that was taken is released on every way out: failure, 
 
 from __future__ import annotations
 
-import itertools
 import random
+import threading
 import weakref
 from typing import Any, Final
 
-from netkit import ConfigError, Context, PoolTimeout, Request, Response, Send
+from netkit import ConfigError, Context, PoolTimeout, Request, Response, Send, fork
 from netkit.pooling import PoolCounts, SocketSettings
 from netkit.stats import Meter, PoolStats
 from netkit_plugins.pool.idle import IdlePolicy
@@ -32,6 +32,8 @@ OF_THE_STACK: Final = (
     "warm",
 )
 
+POKE_INTERVAL: Final = 1.0
+
 _configured: weakref.WeakKeyDictionary[Meter, PoolOptions] = weakref.WeakKeyDictionary()
 """The options by which a session's native pool is driven: those of the first plan, not of a route or an override."""
 
@@ -44,21 +46,25 @@ class PoolLayer:
         self._context = context
         self._queue = SlotQueue(options.max_connections, options.max_connections_total, options.max_queue)
         self._native = context.pool
-        self._timeouts = itertools.count()
+        self._now = context.runtime.now
         self._timed_out = 0
+        self._lock = threading.Lock()
+        self._next_poke = 0.0
         self._sweeper = None if self._native is None else sweeper_for(context.runtime)
         self.policy = IdlePolicy(options, context.runtime.now, salt=random.getrandbits(32))
         self.sweep_interval = (
             2.0 if isinstance(options.idle_timeout, str) else min(5.0, max(0.25, options.idle_timeout / 2))
         )
         self._configure()
+        fork.register(self)
 
     async def __call__(self, request: Request, send: Send) -> Response:
         slots = self._queue.take(request.url)
         if slots is None:
             slots = await self._wait(request)
         try:
-            if self._sweeper is not None:
+            if self._sweeper is not None and self._now() >= self._next_poke:
+                self._next_poke = self._now() + POKE_INTERVAL
                 self._sweeper.poke(self, self._context.runtime)
             response = await send(request)
         except BaseException:
@@ -81,7 +87,8 @@ class PoolLayer:
             raise
         slots = self._queue.leave(ticket)
         if slots is None:
-            self._timed_out = next(self._timeouts) + 1
+            with self._lock:
+                self._timed_out += 1
             origin = ticket.slots.origin
             raise PoolTimeout(
                 f"no connection to {origin} became free within {limit:g} s: {ticket.slots.in_use} in use, "
@@ -114,7 +121,11 @@ class PoolLayer:
         """Close what is stale; whether connections are open still."""
         assert self._native is not None
         self._native.sweep()
-        return self._native.counts().open > 0
+        if self._native.counts().open > 0:
+            return True
+        # The watcher leaves: the next exchange must call it again.
+        self._next_poke = 0.0
+        return False
 
     def stats(self) -> PoolStats:
         """The stack's counts where it has a pool that can be read, else those of the slots."""
@@ -146,7 +157,13 @@ class PoolLayer:
 
     def close(self) -> None:
         if self._sweeper is not None:
+            self._next_poke = 0.0
             self._sweeper.forget(self)
+
+    def after_fork_in_child(self) -> None:
+        """No watcher came along, and another thread of the parent may have held the lock."""
+        self._lock = threading.Lock()
+        self._next_poke = 0.0
 
     def __repr__(self) -> str:
         return f"<PoolLayer {self._queue!r} {self.policy!r}>"

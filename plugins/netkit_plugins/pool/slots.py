@@ -146,7 +146,7 @@ class SlotQueue:
 
     def _settle_returned(self) -> None:
         # Whoever loses the race for the lock may leave: the holder looks at `_returned` after letting it go.
-        while self._returned and self._lock.acquire(blocking=False):
+        while self._returned and self._lock.acquire(False):
             granted: list[Ticket] | None = None
             try:
                 while self._returned:

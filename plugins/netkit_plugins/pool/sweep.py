@@ -54,7 +54,7 @@ class Sweeper:
         self._start()
 
     def poke(self, pool: Swept, runtime: Runtime) -> None:
-        """A connection is in use: make sure that somebody will look after it. Called once per exchange."""
+        """A connection is in use: make sure that somebody will look after it. Called now and then."""
         key = 0 if runtime.name == "threads" else threading.get_ident()
         now = runtime.now()
         if now < self._due.get(key, 0.0) and pool in self._watched:
