@@ -28,6 +28,7 @@ from netkit.stats import Call, Meter, PoolStats, Stats
 if TYPE_CHECKING:
     from netkit.config import Plan
     from netkit.events import Event
+    from netkit.http2.port import Http2Port
     from netkit.messages import Request
     from netkit.pooling import NativePool
     from netkit.runtime import Runtime
@@ -99,6 +100,7 @@ class Edge:
         plugins: Mapping[str, PluginSettings] | None = None,
         config: Config | str | None = None,
         pool: NativePool | None = None,
+        http2: Http2Port | None = None,
         known: Registry | None = None,
     ) -> None:
         self._registry = known or registry()
@@ -109,7 +111,15 @@ class Edge:
         self.pool = pool
         self.stack = stack
         self._terminal = terminal
-        self._context = Context(runtime=runtime, emit=self.emit, stack=stack, meter=self.meter, pool=pool)
+        self._context = Context(
+            runtime=runtime,
+            emit=self.emit,
+            stack=stack,
+            meter=self.meter,
+            pool=pool,
+            http2=http2,
+            settings=self._settings,
+        )
         self._instances: dict[tuple[str, Any], Layer] = {}
         self._chains: dict[tuple[tuple[int, ...], str], Send] = {}
         self._lock = threading.RLock()
@@ -201,6 +211,11 @@ class Edge:
             close = getattr(layer, "close", None)
             if close is not None:
                 close()
+
+    def _settings(self, name: str) -> Any:
+        """The options with which another plugin runs in this session by default, None when it is off."""
+        steps = self.config.plan(self._registry).steps
+        return next((step.options for step in steps if step.registration.name == name), None)
 
     def _compose(self, plan: Plan) -> Send:
         return compose([self._instance(step.registration, step.options) for step in plan.steps], self._terminal)

@@ -20,11 +20,14 @@ __all__ = [
     "AttemptFailed",
     "CallEnded",
     "CallStarted",
+    "ConnectionClosed",
     "ConnectionDiscarded",
+    "ConnectionOpened",
     "Emitter",
     "Event",
     "RetryDenied",
     "RetryScheduled",
+    "WindowStalled",
 ]
 
 log = logging.getLogger("netkit")
@@ -84,6 +87,26 @@ class ConnectionDiscarded(Event, frozen=True, kw_only=True):
 
     origin: str
     reason: str
+
+
+class ConnectionOpened(Event, frozen=True, kw_only=True):
+    """A connection is ready; `connection` is its number in this process."""
+
+    connection: str
+    http_version: str
+
+
+class ConnectionClosed(Event, frozen=True, kw_only=True):
+    """A connection is gone; `reason` says why ("idle", "goaway", "lifetime", an error)."""
+
+    connection: str
+    reason: str
+
+
+class WindowStalled(Event, frozen=True, kw_only=True):
+    """An upload waits for the server to grant more flow-control window."""
+
+    connection: str
 
 
 class Emitter:

@@ -24,6 +24,7 @@ from netkit.hookspecs import PROJECT, Hooks
 if TYPE_CHECKING:
     from netkit.events import Emitter
     from netkit.flow import Layer
+    from netkit.http2.port import Http2Port
     from netkit.pooling import NativePool
     from netkit.runtime import Runtime
     from netkit.stats import Meter
@@ -42,6 +43,7 @@ __all__ = [
 DEFAULT_PLUGINS: Final[dict[str, str]] = {
     "retry": "netkit_plugins.retry",
     "pool": "netkit_plugins.pool",
+    "http2": "netkit_plugins.http2",
 }
 """Built-in plugins: name → module."""
 
@@ -74,9 +76,10 @@ ENTRY_POINT_GROUP: Final = "netkit"
 class Context:
     """What a factory gets besides its options.
 
-    `runtime` is how its layer waits; `emit` tells listeners (false while there are none); `pool` is the stack's
-    own connection pool where it has one that can be driven; `meter` counts retries; `stack` is
-    "requests", "httpx", "httpx2" or "aiohttp".
+    `runtime` is how its layer waits; `emit` tells listeners (false while there are none); `stack` is "requests",
+    "httpx", "httpx2" or "aiohttp"; `meter` counts retries; `pool` is the stack's own connection pool where it has
+    one that can be driven, `http2` its side of HTTP/2. `settings(name)` gives the options with which another plugin
+    runs in this session, None when it is off.
     """
 
     runtime: Runtime
@@ -84,6 +87,8 @@ class Context:
     stack: str
     meter: Meter
     pool: NativePool | None = None
+    http2: Http2Port | None = None
+    settings: Callable[[str], Any] = lambda name: None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,9 +97,10 @@ class Registration:
 
     `factory(options, context)` returns the layer: an `async def (request, send)` or a callable object, which may
     also have `stats()` (its section of `netkit.stats()`) and `close()`. `options` is a frozen dataclass whose
-    fields, types and defaults are the plugin's configuration. `kind` is "layer" or "transport". `implicit` holds the options that apply when
-    nobody configured the plugin: None means it is off until asked for. `request_headers` names the headers that it
-    may add or change on the wire. `summary` is one line for `netkit plugins`.
+    fields, types and defaults are the plugin's configuration. `kind` is "layer" or "transport". `implicit` holds
+    the options that apply when nobody configured the plugin: None means it is off until asked for.
+    `request_headers` names the headers that it may add or change on the wire. `summary` is one line for
+    `netkit plugins`.
     """
 
     name: str

@@ -9,8 +9,8 @@ Rules of this file:
 from __future__ import annotations
 
 import io
-from http.client import HTTPMessage, responses
-from typing import TYPE_CHECKING, Any
+from http.client import responses
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import requests
 from requests.adapters import HTTPAdapter
@@ -22,8 +22,11 @@ from urllib3.response import HTTPResponse
 from netkit.headers import Headers
 from netkit.messages import NO_BODY, Body, Request, Response, Timeout
 from netkit_adapters.requests.body import NativeBody
+from netkit_adapters.requests.raw import Original
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from requests.adapters import BaseAdapter
 
     from netkit.stats import Call
@@ -32,10 +35,13 @@ if TYPE_CHECKING:
 __all__ = ["Exchange", "build_native", "to_request", "to_response"]
 
 
+Prepared: TypeAlias = "tuple[BaseAdapter, requests.PreparedRequest, dict[str, Any]]"
+
+
 class Exchange:
     """One hop of a requests call: what `Request.native` holds."""
 
-    __slots__ = ("adapter", "arguments", "attempted", "call", "prepared", "request", "wiring")
+    __slots__ = ("_changed", "adapter", "arguments", "attempted", "call", "prepared", "request", "wiring")
 
     def __init__(
         self,
@@ -49,22 +55,40 @@ class Exchange:
         self.arguments = arguments
         self.wiring = wiring
         self.attempted = False
+        self._changed: tuple[Request, Prepared] | None = None
         self.request: Request
         self.call: Call
 
-    def next_attempt(self, request: Request) -> tuple[BaseAdapter, requests.PreparedRequest, dict[str, Any]]:
-        """The adapter, prepared request and arguments for sending `request`, with its body at its beginning."""
+    def peek(self, request: Request) -> Prepared:
+        """The adapter, prepared request and arguments with which `request` would be sent."""
+        if request is self.request and self._changed is None:
+            return self.adapter, self.prepared, self.arguments
+        if self._changed is not None and self._changed[0] is request:
+            return self._changed[1]
         adapter, prepared, arguments, original = self.adapter, self.prepared, self.arguments, self.request
-        if request is not original:
-            if request.url is not original.url:
-                adapter = self.wiring.pick(request.url)
-            prepared = self._rebuilt(request)
-            if request.timeout is not original.timeout:
-                arguments = {**arguments, "timeout": (request.timeout.connect, request.timeout.read)}
-        if self.attempted and request.body is original.body and original.body.content is None:
-            rewind_body(prepared)
+        if request.url is not original.url:
+            adapter = self.wiring.pick(request.url)
+        prepared = self._rebuilt(request)
+        if request.timeout is not original.timeout:
+            arguments = {**arguments, "timeout": (request.timeout.connect, request.timeout.read)}
+        self._changed = (request, (adapter, prepared, arguments))
+        return self._changed[1]
+
+    def begin(self, request: Request) -> Prepared:
+        """The same for an attempt that is made now: counted, and with the body at its beginning."""
+        result = self.peek(request)
+        if self.attempted and request.body is self.request.body and self.request.body.content is None:
+            rewind_body(result[1])
         self.attempted = True
-        return adapter, prepared, arguments
+        self.wiring.edge.meter.attempt(self.call)
+        return result
+
+    def instead(self, request: Request, body: Iterator[bytes]) -> None:
+        """Send `body` in place of a one-shot body from which something was taken already."""
+        adapter, prepared, arguments = self.peek(request)
+        prepared = prepared.copy()
+        prepared.body = body
+        self._changed = (request, (adapter, prepared, arguments))
 
     def _rebuilt(self, request: Request) -> requests.PreparedRequest:
         original = self.request
@@ -170,27 +194,12 @@ def to_response(native: requests.Response) -> Response:
     return Response(native.status_code, headers, NativeBody(native), native=native)
 
 
-class _Original:
-    """Stands where urllib3 keeps http.client's response: requests takes cookies from its `msg`."""
-
-    def __init__(self, headers: Headers) -> None:
-        self.msg = HTTPMessage()
-        for name, value in headers.items():
-            self.msg.add_header(name, value)
-
-    def isclosed(self) -> bool:
-        return True
-
-    def close(self) -> None:
-        pass
-
-
 _builder = HTTPAdapter()
 
 
 def build_native(response: Response, content: bytes, prepared: requests.PreparedRequest) -> requests.Response:
     """A real `requests.Response` for an answer that a layer gave by itself."""
-    original: Any = _Original(response.headers)
+    original: Any = Original(response.headers.items())
     raw = HTTPResponse(
         body=io.BytesIO(content),
         headers=HTTPHeaderDict(response.headers.items()),

@@ -16,6 +16,7 @@ from requests import Session as Base
 
 from netkit.edge import Edge
 from netkit.runtime import Threads
+from netkit_adapters.requests.http2 import RequestsHttp2
 from netkit_adapters.requests.pool import RequestsPool
 from netkit_adapters.requests.transport import Wiring, chained, terminal
 
@@ -37,7 +38,15 @@ def _wire(
     session: Base, plugins: Mapping[str, PluginSettings] | None, config: Config | str | None, pick: Any
 ) -> Wiring:
     pool = RequestsPool()
-    edge = Edge(stack="requests", runtime=_threads, terminal=terminal, plugins=plugins, config=config, pool=pool)
+    edge = Edge(
+        stack="requests",
+        runtime=_threads,
+        terminal=terminal,
+        plugins=plugins,
+        config=config,
+        pool=pool,
+        http2=RequestsHttp2(),
+    )
     return Wiring(edge, pool, pick)
 
 

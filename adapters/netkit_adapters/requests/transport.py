@@ -17,6 +17,7 @@ from netkit.errors import ConfigError, NetkitError, PluginError
 from netkit.flow import run_sync
 from netkit_adapters.requests.errors import classify, to_native
 from netkit_adapters.requests.messages import Exchange, build_native, to_request, to_response
+from netkit_adapters.requests.raw import ExchangeBody
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -72,6 +73,8 @@ class ChainedAdapter(BaseAdapter):
             response.body.observe(call.first_byte, edge.tell_end(neutral, call, response.status))
             # Digest authentication and its like send their second leg through `response.connection`.
             native.connection = self  # type: ignore[assignment]
+            if type(response.body) is ExchangeBody and not kwargs.get("stream") and _may_preload(request, native):
+                response.body.preload()
             return native
         # Raised outside the handler, so that the native exception keeps its own context; `del` breaks the cycle
         # between the error, its traceback and this frame, which would keep sockets alive until a collection.
@@ -92,6 +95,12 @@ class ChainedAdapter(BaseAdapter):
         return f"<ChainedAdapter {self._netkit_adapter!r}>"
 
 
+def _may_preload(request: requests.PreparedRequest, native: requests.Response) -> bool:
+    """Whether reading the body now, and not a moment later in `Session.send`, shows to nobody: a hook might look at
+    the raw body first, and an encoded one goes through urllib3's decoder."""
+    return not request.hooks.get("response") and "content-encoding" not in native.headers
+
+
 def chained(wiring: Wiring, adapter: BaseAdapter) -> BaseAdapter:
     """`adapter` with the chain around it; itself when it has one already."""
     return adapter if isinstance(adapter, ChainedAdapter) else ChainedAdapter(wiring, adapter)
@@ -100,9 +109,8 @@ def chained(wiring: Wiring, adapter: BaseAdapter) -> BaseAdapter:
 async def terminal(request: Request) -> Response:
     """The innermost `send`: the session's own adapter."""
     exchange: Exchange = request.native
-    adapter, prepared, arguments = exchange.next_attempt(request)
+    adapter, prepared, arguments = exchange.begin(request)
     exchange.wiring.pool.adopt(adapter)
-    exchange.wiring.edge.meter.attempt(exchange.call)
     try:
         native = adapter.send(prepared, **arguments)
     except Exception as error:

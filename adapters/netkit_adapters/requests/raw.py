@@ -1,0 +1,217 @@
+"""A urllib3 response over an HTTP/2 exchange: `read`, `read1`, `stream`, decoding and `close` as users know them.
+
+Rules of this file:
+
+- What has arrived is handed on at once; `stream(amt)` yields at most `amt` bytes and never waits to fill them.
+- Closing before the end resets the stream; the connection lives on.
+"""
+
+from __future__ import annotations
+
+from http.client import HTTPMessage
+from typing import TYPE_CHECKING, Any, Final
+
+from requests import exceptions as native_errors
+from urllib3 import exceptions as urllib3_errors
+from urllib3.response import HTTPResponse
+
+from netkit.errors import BodyClosed, FailureKind, TransportError
+from netkit.messages import ResponseBody
+from netkit_adapters.requests.body import DRAIN_LIMIT
+from netkit_adapters.requests.errors import classify
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterable
+
+    import requests
+    from urllib3 import HTTPHeaderDict
+
+    from netkit.http2 import SyncExchange
+
+__all__ = ["ExchangeBody", "ExchangeResponse", "Original"]
+
+_WHOLE: Final = 1 << 62
+
+
+class Original:
+    """Stands where urllib3 keeps http.client's response: requests takes cookies from its `msg`."""
+
+    def __init__(self, pairs: Iterable[tuple[str, str]]) -> None:
+        self.msg = HTTPMessage()
+        for name, value in pairs:
+            self.msg.add_header(name, value)
+
+    def isclosed(self) -> bool:
+        return True
+
+    def close(self) -> None:
+        pass
+
+
+class ExchangeBody(ResponseBody):
+    """The life of an HTTP/2 answer's body, as layers see it."""
+
+    __slots__ = ("file", "native")
+
+    def __init__(self, exchange: SyncExchange) -> None:
+        super().__init__()
+        self.file = ExchangeFile(exchange, self)
+        self.native: requests.Response
+
+    def preload(self) -> None:
+        """Read all of it now, past urllib3's machinery: for callers that did not ask for a stream.
+
+        Raises what `Response.content` raises.
+        """
+        parts = []
+        try:
+            while data := self.file.read1():
+                parts.append(data)
+        except urllib3_errors.HTTPError as error:
+            raise _as_requests(error) from error
+        self.native._content = parts[0] if len(parts) == 1 else b"".join(parts)
+        self.native._content_consumed = True
+
+    async def read(self) -> bytes:
+        try:
+            return self.native.content or b""
+        except Exception as error:
+            failure = classify(error, processed=True)
+            if failure is None:
+                raise
+            raise failure from error
+
+    async def discard(self) -> None:
+        self.file.drain(DRAIN_LIMIT)
+        self.file.close()
+        self.end(BodyClosed("discarded"))
+
+
+class ExchangeFile:
+    """The file that urllib3 reads from. `closed` only when nothing is left in it."""
+
+    __slots__ = ("_body", "_exchange", "_left", "_over")
+
+    def __init__(self, exchange: SyncExchange, body: ExchangeBody) -> None:
+        self._exchange = exchange
+        self._body = body
+        self._left = b""
+        self._over = False
+
+    @property
+    def closed(self) -> bool:
+        return self._over and not self._left
+
+    def isclosed(self) -> bool:
+        return self._over and not self._left
+
+    def read1(self, amount: int | None = None) -> bytes:
+        """What is there, at most `amount` bytes; waits only while there is nothing. b"" at the end."""
+        data = self._left
+        if data:
+            self._left = b""
+        elif not self._over:
+            data = self._next()
+        if amount is not None and len(data) > amount:
+            self._left = data[amount:]
+            data = data[:amount]
+        return data
+
+    def read(self, amount: int | None = None) -> bytes:
+        """`amount` bytes, fewer only at the end; None: all of it."""
+        parts: list[bytes] = []
+        wanted = _WHOLE if amount is None else amount
+        while wanted and (data := self.read1(wanted)):
+            parts.append(data)
+            wanted -= len(data)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def _next(self) -> bytes:
+        try:
+            data = self._exchange.read_chunk()
+        except TransportError as error:
+            self._over = True
+            self._body.end(error)
+            raise _as_urllib3(error) from error
+        except BaseException as error:
+            self._over = True
+            self._exchange.close()
+            self._body.end(error)
+            raise
+        if data:
+            return self._body.chunk(data)
+        self._over = True
+        self._body.end()
+        return b""
+
+    def drain(self, limit: int) -> None:
+        """Take what has arrived already, at most `limit` bytes; waits for nothing."""
+        try:
+            while limit > 0 and self._exchange.ended and (data := self.read1()):
+                limit -= len(data)
+        except urllib3_errors.HTTPError:
+            self._over = True
+
+    def close(self) -> None:
+        """Leave: the server is told, unless it has finished."""
+        self._left = b""
+        if not self._over:
+            self._over = True
+            self._exchange.close()
+            self._body.end(BodyClosed("closed before its end"))
+
+    def flush(self) -> None:
+        pass
+
+
+class ExchangeResponse(HTTPResponse):
+    """A `urllib3.HTTPResponse` of version 20."""
+
+    def __init__(
+        self,
+        file: ExchangeFile,
+        *,
+        headers: HTTPHeaderDict,
+        status: int,
+        reason: str,
+        original_response: Any,
+        request_method: str | None,
+        request_url: str | None,
+    ) -> None:
+        super().__init__(
+            body=file,  # type: ignore[arg-type]
+            headers=headers,
+            status=status,
+            version=20,
+            version_string="HTTP/2",
+            reason=reason,
+            preload_content=False,
+            decode_content=False,
+            original_response=original_response,
+            request_method=request_method,
+            request_url=request_url,
+        )
+
+    def stream(self, amt: int | None = 2**16, decode_content: bool | None = None) -> Generator[bytes]:
+        if amt == 0:
+            return
+        # read1() gives b"" only at the end: what has arrived goes out, decoded, without waiting for `amt` bytes.
+        while data := self.read1(amt, decode_content=decode_content):
+            yield data
+
+
+def _as_urllib3(error: TransportError) -> urllib3_errors.HTTPError:
+    if error.kind is FailureKind.READ_TIMEOUT:
+        return urllib3_errors.ReadTimeoutError(None, None, "Read timed out.")  # type: ignore[arg-type]
+    if error.kind is FailureKind.TLS:
+        return urllib3_errors.SSLError(error)
+    return urllib3_errors.ProtocolError(f"Connection broken: {error}", error)
+
+
+def _as_requests(error: urllib3_errors.HTTPError) -> Exception:
+    """As `Response.iter_content` translates."""
+    if isinstance(error, urllib3_errors.ReadTimeoutError):
+        return native_errors.ConnectionError(error)
+    if isinstance(error, urllib3_errors.SSLError):
+        return native_errors.SSLError(error)
+    return native_errors.ChunkedEncodingError(error)

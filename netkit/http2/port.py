@@ -1,0 +1,49 @@
+"""What an adapter gives the `http2` plugin: its stack's TLS and proxy settings, and responses made of exchanges.
+
+Rules of this file:
+
+- `target` answers from settings alone, without I/O, and fast: it is asked for each request.
+- Where anything is not the stack's own and untouched (a mounted adapter, a mock, a SOCKS proxy), it answers None
+  and the stack's transport is called: a mock never becomes real traffic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from netkit.http2.options import H2Request, Http2Options
+from netkit.http2.reactor import EngineStats
+from netkit.messages import Request, Response
+
+__all__ = ["Http2Port", "StackEngine"]
+
+
+class StackEngine(Protocol):
+    """`Engine` or `SyncEngine`, as far as the plugin knows it."""
+
+    def stats(self) -> EngineStats: ...
+
+    def close(self) -> None: ...
+
+
+class Http2Port(Protocol):
+    """One session's side of HTTP/2."""
+
+    def engine(self, options: Http2Options, on_event: Callable[[str, dict[str, Any]], None]) -> StackEngine:
+        """Make the engine of this kind of stack: for tasks, or for threads."""
+        ...
+
+    def target(self, request: Request, *, prior_knowledge: bool) -> H2Request | None:
+        """The request as the engine takes it, or None where the stack's own transport must serve it.
+
+        `prior_knowledge` admits http:// URLs and promises that the server speaks HTTP/2 without negotiation.
+        """
+        ...
+
+    async def exchange(self, engine: Any, request: Request, target: H2Request) -> Response | None:
+        """Send and wait for the head; None when the server speaks HTTP/1.1 only (nothing was sent then).
+
+        Counts the attempt in the session's meter unless it returns None. Raises `TransportError`.
+        """
+        ...

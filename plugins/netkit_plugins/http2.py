@@ -1,0 +1,192 @@
+"""HTTP/2 where the server offers it: many requests on a few tuned connections, for every stack.
+
+Why this and not the stacks' own: requests and aiohttp have none; httpx keeps one connection per origin, tells the
+server nothing when a caller leaves, and loses a whole connection to one timeout. The engine in `netkit.http2`
+serves all of them.
+
+Example::
+
+    [tool.netkit.http2]
+    max_connections = 4
+    max_streams = 64
+
+Order: a transport, innermost, in front of `pool`. What a server does not speak by ALPN goes on to the pool and the
+stack's own HTTP/1.1, and is remembered for ten minutes: one negotiation per origin, not one per request.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import msgspec
+
+from netkit import hookimpl
+from netkit.events import ConnectionClosed, ConnectionOpened, WindowStalled
+from netkit.flow import Send
+from netkit.http2 import Http2Options as EngineOptions
+from netkit.http2.port import Http2Port, StackEngine
+from netkit.messages import Request, Response
+from netkit.plugins import Context
+
+__all__ = ["Http2", "Http2Options", "Http2Stats"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Http2Options:
+    """When HTTP/2 is spoken, and how. Sizes in bytes, times in seconds.
+
+    enabled: "auto" negotiates by ALPN over TLS; "prior-knowledge" also speaks it without TLS, and expects nothing
+        else from the server; false leaves every request to the stack's own transport.
+    max_connections: connections to one origin (and TLS settings, and proxy).
+    max_streams: requests at once on one connection; never more than the server allows.
+    stream_window, connection_window: what the server may send ahead of the reader, per request and per connection.
+    max_frame_size: the largest frame accepted.
+    ping_interval: a connection with open requests that was silent for so long is asked for a sign of life.
+    ping_timeout: without one for so long it counts as dead; every request on it is told at once.
+    upload_lane: large request bodies prefer a connection of their own.
+    upload_lane_size: what is large.
+    buffer_budget: received bytes, not yet read by callers, that this process holds before it slows all senders down.
+    distribution: "pack" fills the oldest connection first, "spread" takes the one with the fewest requests.
+    machine: "ngh2" or "h2"; "auto" takes the fastest that is installed.
+    """
+
+    enabled: Literal["auto", "prior-knowledge"] | bool = "auto"
+    max_connections: int = 16
+    max_streams: int = 100
+    stream_window: int = 8 << 20
+    connection_window: int = 32 << 20
+    max_frame_size: int = 64 << 10
+    ping_interval: float = 15.0
+    ping_timeout: float = 15.0
+    upload_lane: bool = True
+    upload_lane_size: int = 256 << 10
+    buffer_budget: int = 256 << 20
+    distribution: Literal["pack", "spread"] = "pack"
+    machine: Literal["auto", "ngh2", "h2"] = "auto"
+
+    def __post_init__(self) -> None:
+        for name in ("max_connections", "max_streams", "upload_lane_size", "buffer_budget"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        for name in ("stream_window", "connection_window"):
+            # RFC 9113 section 6.9.1; below 65535 the protocol's initial window would have to be taken back.
+            if not 65535 <= getattr(self, name) < 2**31:
+                raise ValueError(f"{name} must be from 65535 to 2147483647, got {getattr(self, name)}")
+        if not 16384 <= self.max_frame_size < 2**24:
+            raise ValueError(f"max_frame_size must be from 16384 to 16777215, got {self.max_frame_size}")
+        for name in ("ping_interval", "ping_timeout"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name} must be above 0, got {getattr(self, name)}")
+
+
+class Http2Stats(msgspec.Struct, frozen=True):
+    """The `http2` section of `netkit.stats()`: connections, streams and queued requests now; the rest never falls.
+    `ping_rtt` is the last PING's round trip in seconds, 0.0 before the first."""
+
+    connections: int
+    streams: int
+    queued: int
+    opened_total: int
+    discarded_stale: int
+    window_stalls: int
+    resets: int
+    resends: int
+    goaways: int
+    timeouts: int
+    ping_rtt: float
+
+
+class Http2:
+    """The transport: serves what its port admits and the server speaks, hands on the rest."""
+
+    def __init__(self, options: Http2Options, context: Context, port: Http2Port) -> None:
+        self._emit = context.emit
+        self._now = context.runtime.now
+        self._port = port
+        self._prior_knowledge = options.enabled == "prior-knowledge"
+        self._engine: StackEngine = port.engine(engine_options(options, context.settings("pool")), self._on_event)
+
+    async def __call__(self, request: Request, send: Send) -> Response:
+        target = self._port.target(request, prior_knowledge=self._prior_knowledge)
+        if target is None:
+            return await send(request)
+        response = await self._port.exchange(self._engine, request, target)
+        return await send(request) if response is None else response
+
+    def _on_event(self, name: str, details: Mapping[str, Any]) -> None:
+        if not self._emit:
+            return
+        connection = str(details.get("connection", ""))
+        if name == "connection_opened":
+            self._emit(ConnectionOpened(time=self._now(), connection=connection, http_version="HTTP/2"))
+        elif name == "connection_closed":
+            self._emit(
+                ConnectionClosed(time=self._now(), connection=connection, reason=str(details.get("reason", "")))
+            )
+        elif name == "window_stall":
+            self._emit(WindowStalled(time=self._now(), connection=connection))
+
+    def stats(self) -> Http2Stats:
+        now = self._engine.stats()
+        return Http2Stats(
+            connections=now.connections,
+            streams=now.streams,
+            queued=now.queued,
+            opened_total=now.opened_total,
+            discarded_stale=now.discarded_stale,
+            window_stalls=now.window_stalls,
+            resets=now.resets,
+            resends=now.resends,
+            goaways=now.goaways,
+            timeouts=now.timeouts,
+            ping_rtt=now.ping_rtt,
+        )
+
+    def close(self) -> None:
+        self._engine.close()
+
+
+def engine_options(options: Http2Options, pool: Any) -> EngineOptions:
+    """The engine's options: this plugin's, and what it shares with `pool` where that is on."""
+    shared: dict[str, Any] = {}
+    if pool is not None:
+        shared = {
+            "connect_timeout": pool.connect_timeout,
+            "acquire_timeout": pool.acquire_timeout,
+            "max_queue": pool.max_queue,
+            "max_lifetime": pool.max_lifetime,
+            "max_requests": pool.max_requests,
+        }
+        if pool.idle_timeout != "learn":
+            shared["idle_timeout"] = pool.idle_timeout
+    own = {
+        field.name: getattr(options, field.name)
+        for field in dataclasses.fields(options)
+        if field.name not in ("enabled", "machine")
+    }
+    return EngineOptions(machine=None if options.machine == "auto" else options.machine, **own, **shared)
+
+
+async def _pass(request: Request, send: Send) -> Response:
+    return await send(request)
+
+
+def factory(options: Http2Options, context: Context) -> Any:
+    """A transport for one session; without an HTTP/2 port, or switched off, it hands everything on."""
+    if options.enabled is False or context.http2 is None:
+        return _pass
+    return Http2(options, context, context.http2)
+
+
+@hookimpl
+def netkit_register(register: Any) -> None:
+    register(
+        "http2",
+        factory,
+        options=Http2Options,
+        kind="transport",
+        implicit=Http2Options(),
+        summary="HTTP/2 over several tuned connections where the server offers it; HTTP/1.1 elsewhere.",
+    )
