@@ -1,14 +1,37 @@
-"""Every built-in plugin × every stack; "bare" is the adapter without any plugin."""
+"""Every built-in plugin on every stack; "bare" is the adapter without any plugin."""
 
 from __future__ import annotations
 
+from typing import Any, Final
+
 import pytest
 
+from netkit.plugins import DEFAULT_PLUGINS
 from netkit.testing import conformance
 
-SUBJECTS = [conformance.Subject(None)]
+OPTIONS: Final[dict[str, dict[str, Any]]] = {
+    # Retries wait next to nothing, and the budget never refuses one: the rules are about what passes, not about pace.
+    "retry": {"backoff_initial": 0.001, "backoff_max": 0.002, "budget_min_per_second": 1000.0},
+    # Fewer slots than some rules have callers: they queue, and wait longer than the default second for their turn.
+    "pool": {"max_connections": 8, "acquire_timeout": 10.0},
+}
+
+SUBJECTS: Final = [conformance.Subject(None)] + [
+    conformance.Subject(name, OPTIONS.get(name, {})) for name in DEFAULT_PLUGINS
+]
 
 
 @pytest.mark.parametrize("case", conformance.cases(SUBJECTS), ids=str)
 def test_conformance(case: conformance.Case) -> None:
     case.run()
+
+
+def test_every_face_is_covered() -> None:
+    assert [face.name for face in conformance.FACES if conformance.is_installed(face)] == [
+        "requests",
+        "httpx",
+        "httpx-async",
+        "httpx2",
+        "httpx2-async",
+        "aiohttp",
+    ]

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import json
+import os
 import socket
+import subprocess
+import sys
 import threading
 from types import TracebackType
 from typing import Any, Self
@@ -29,6 +33,7 @@ class Servers:
         self._lock = threading.Lock()
         self._gpus: dict[tuple[str, bool, str], MockGPU] = {}
         self._proxy: Proxy | None = None
+        self._forks: subprocess.Popen[str] | None = None
         self._numbers = itertools.count(1)
 
     @classmethod
@@ -65,6 +70,24 @@ class Servers:
                 self._proxy = Proxy()
             return self._proxy
 
+    def fork_probe(self, job: dict[str, Any]) -> dict[str, Any]:
+        """What `_fork_probe` says about a job."""
+        with self._lock:
+            if self._forks is None:
+                self._forks = subprocess.Popen(
+                    [sys.executable, "-m", "netkit.testing.conformance._fork_probe"],
+                    env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    text=True,
+                )
+            assert self._forks.stdin is not None
+            assert self._forks.stdout is not None
+            self._forks.stdin.write(json.dumps(job) + "\n")
+            self._forks.stdin.flush()
+            said: dict[str, Any] = json.loads(self._forks.stdout.readline())
+            return said
+
     def number(self) -> int:
         """One that no other case of this run has."""
         return next(self._numbers)
@@ -74,6 +97,9 @@ class Servers:
         if self._proxy is not None:
             self._proxy.close()
             self._proxy = None
+        forks, self._forks = self._forks, None
+        if forks is not None:
+            forks.communicate(timeout=10)
         gpus, self._gpus = self._gpus, {}
         for gpu in gpus.values():
             gpu.close()

@@ -8,6 +8,7 @@ from netkit.testing.conformance._rule import LayerRule, Rule
 from netkit.testing.conformance.rules import (
     concurrency,
     failures,
+    forks,
     layers,
     lifetimes,
     options,
@@ -26,6 +27,7 @@ RULES: Final[tuple[Rule, ...]] = (
     *failures.RULES,
     *lifetimes.RULES,
     *concurrency.RULES,
+    *forks.RULES,
 )
 
 LAYER_RULES: Final[tuple[LayerRule, ...]] = layers.RULES
