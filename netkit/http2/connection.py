@@ -73,7 +73,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def __init__(self, pool: Pool) -> None:
         self.pool = pool
-        self.loop = pool.loop
+        self.loop: asyncio.AbstractEventLoop = pool.loop
         self.connection_id = next(_ids)
         options = pool.options
         self.machine = pool.make_machine()
@@ -136,6 +136,8 @@ class Connection(asyncio.BufferedProtocol):
             self._fail_protocol(error)
 
     def eof_received(self) -> bool:
+        if not self.closed and not self.http1:
+            self._die(self._broken)
         return False
 
     def connection_lost(self, exc: BaseException | None) -> None:
@@ -178,8 +180,8 @@ class Connection(asyncio.BufferedProtocol):
                     self._uploads_progressed()
                 elif len(data) < _WRITE_CHUNK:
                     break
-                if self.closed:
-                    return
+                if self.transport is None:
+                    return  # a body that raised has ended it
         except MachineError as error:
             self._fail_protocol(error)
 

@@ -139,11 +139,7 @@ class Pool:
             error: TransportError = PoolTimeout(f"no stream became free within {limit:g} s")
         else:
             limit = self._connect_limit(stream)
-            error = TransportError(
-                f"cannot connect to {self.spec.unix_path or self.spec.host}: timed out",
-                kind=FailureKind.CONNECT_TIMEOUT,
-                verdict=Verdict.NOT_SENT,
-            )
+            error = dial_failure(TimeoutError(f"not connected within {limit:g} s"), self.spec)
         if waited < limit:
             return None if limit == math.inf else limit - waited
         self.counters.timeouts += 1
@@ -215,7 +211,7 @@ class Pool:
         """False (and let go) when it is too old; sets `_recheck` when the loop must first read what is there."""
         if connection.open:
             return True
-        if self.loop.time() >= connection.retire_at:
+        if connection.served and self.loop.time() >= connection.retire_at:
             connection.drain()
             connection.close()
             return False
@@ -349,7 +345,7 @@ class Pool:
 
     def idle(self, connection: Connection) -> None:
         """It has no streams: it is too old, or its idle time begins."""
-        if self.loop.time() >= connection.retire_at:
+        if connection.served and self.loop.time() >= connection.retire_at:
             connection.drain()
             connection.close()
         elif connection.timer is None and self.options.idle_timeout is not None:

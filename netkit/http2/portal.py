@@ -187,14 +187,19 @@ class SyncExchange(Stream):
 
     def wait_head(self) -> None:
         """Until the response head is here or the exchange has failed."""
-        while not self.status and not self.ended:
+        while not self._answered():
             self._asleep = True
-            if self.status or self.ended:
+            if self._answered():
                 self._asleep = False
                 return
-            self._sleep(None)
-            if self._generation and self._fed is not None and not self.status and not self.ended:
+            if self._generation:
+                self._asleep = False
                 self.upload()
+                continue
+            self._sleep(None)
+
+    def _answered(self) -> bool:
+        return bool(self.status) or self.ended
 
     # --- a body that this thread iterates
 

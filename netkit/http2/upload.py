@@ -26,6 +26,9 @@ __all__ = ["HIGH", "Fed", "start_upload"]
 HIGH: Final = 256 << 10
 JOIN_SIZE: Final = 16 << 10
 JOIN_DELAY: Final = 0.002
+FRAME: Final = 16 << 10
+"""The largest DATA frame that every peer accepts (RFC 9113 section 4.2)."""
+SCRAP: Final = 1024
 
 
 def start_upload(connection: Connection, stream: Stream) -> None:
@@ -87,9 +90,16 @@ class _Joiner:
             self._timer.cancel()
             self._timer = None
         held, self._held, self._size = self._held, [], 0
-        if self.active and (held or end):
-            data = held[0] if len(held) == 1 else b"".join(held)
-            self._connection.feed(self._stream, data, end)
+        if not self.active or not (held or end):
+            return
+        data = held[0] if len(held) == 1 else b"".join(held)
+        tail = len(data) % FRAME
+        if not end and tail < SCRAP and tail < len(data) and tail:
+            # What would make a tiny frame of its own goes with the next chunk.
+            self._held, self._size = [data[-tail:]], tail
+            data = data[:-tail]
+            self._timer = self._connection.loop.call_later(JOIN_DELAY, self._feed, False)
+        self._connection.feed(self._stream, data, end)
 
     def fail(self, error: BaseException) -> None:
         self.active = False
