@@ -63,9 +63,10 @@ class Application:
         return route
 
     def answer_whole(self, exchange: Exchange) -> Answer | Coroutine[Any, Any, Answer]:
-        """The answer to an exchange whose body has arrived, or a coroutine where it takes time."""
+        """The answer to an exchange whose body has arrived, or a coroutine for `finish` where it takes time."""
         route = self.find(exchange.path)
-        refusal = self._refuse(exchange, route)
+        limit = self._backend.options.max_body
+        refusal = _too_large(limit) if exchange.body.size > limit else self._refuse(exchange, route)
         if refusal is not None or route is None:
             exchange.body.take()
             return refusal or _unknown(exchange)
@@ -75,7 +76,7 @@ class Application:
             answer = route.handler(exchange)
         except Exception as error:  # noqa: BLE001 - see _broken
             return self._broken(exchange, error)
-        return answer if isinstance(answer, Answer) else self._finish(exchange, answer)
+        return answer
 
     async def answer(self, exchange: Exchange) -> Answer:
         """The same where the body may still be on its way."""
@@ -98,9 +99,10 @@ class Application:
             answer = route.handler(exchange)
         except Exception as error:  # noqa: BLE001 - see _broken
             return self._broken(exchange, error)
-        return answer if isinstance(answer, Answer) else await self._finish(exchange, answer)
+        return answer if isinstance(answer, Answer) else await self.finish(exchange, answer)
 
-    async def _finish(self, exchange: Exchange, pending: Coroutine[Any, Any, Answer]) -> Answer:
+    async def finish(self, exchange: Exchange, pending: Coroutine[Any, Any, Answer]) -> Answer:
+        """The outcome of a handler that takes time."""
         try:
             return await pending
         except Gone:

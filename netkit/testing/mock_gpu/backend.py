@@ -158,7 +158,7 @@ class Backend:
         await self.faults.run(exchange, lambda: self.answer(exchange))
 
     async def _deliver_later(self, exchange: Exchange, pending: Coroutine[Any, Any, Answer]) -> None:
-        await self.deliver(exchange, await pending)
+        await self.deliver(exchange, await self.application.finish(exchange, pending))
 
     async def _guard(self, exchange: Exchange, work: Coroutine[Any, Any, None]) -> None:
         try:
