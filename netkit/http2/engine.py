@@ -14,7 +14,6 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-import time
 import weakref
 from collections.abc import Callable, Hashable
 from typing import Any
@@ -24,7 +23,7 @@ from netkit.http2.exchange import Exchange
 from netkit.http2.fields import request_fields
 from netkit.http2.options import H2Request, Http1Only, Http2Options
 from netkit.http2.protocol import machine_factory
-from netkit.http2.reactor import EngineStats, Reactor
+from netkit.http2.reactor import EngineStats, Reactor, http1_remembered
 
 __all__ = ["Engine"]
 
@@ -77,13 +76,7 @@ class Engine:
 
     def speaks_http1(self, key: Hashable) -> bool:
         """True while it is remembered that this key's server speaks HTTP/1.1 only."""
-        until = self._http1.get(key)
-        if until is None:
-            return False
-        if time.monotonic() < until:
-            return True
-        self._http1.pop(key, None)
-        return False
+        return http1_remembered(self._http1, key)
 
     def reactor(self, loop: asyncio.AbstractEventLoop) -> Reactor:
         """This loop's share, made on first use; in the loop only."""

@@ -18,7 +18,7 @@ import msgspec
 from netkit.http2.budget import Budget
 from netkit.http2.connection import Connection
 from netkit.http2.exchange import Stream
-from netkit.http2.options import Http2Options
+from netkit.http2.options import Http1Only, Http2Options
 from netkit.http2.pool import Pool
 from netkit.http2.protocol import MachineFactory
 from netkit.http2.timers import Wheel
@@ -28,6 +28,17 @@ __all__ = ["Counters", "EngineStats", "Reactor"]
 _READ_SIZE: Final = 256 << 10
 _inherited: list[Any] = []
 """Objects of a parent process's loops: touching them, even by collecting them, would reach into the parent."""
+
+
+def http1_remembered(memory: dict[Hashable, float], key: Hashable) -> bool:
+    """Whether `key` is in `memory` and has not expired; forgets it if it has."""
+    until = memory.get(key)
+    if until is None:
+        return False
+    if time.monotonic() < until:
+        return True
+    memory.pop(key, None)
+    return False
 
 
 class EngineStats(msgspec.Struct, frozen=True):
@@ -107,6 +118,11 @@ class Reactor:
     def submit(self, stream: Stream) -> None:
         """Start or queue a request."""
         request = stream.request
+        if self._http1 and self.speaks_http1(request.key):
+            # Learned while this request was on its way here.
+            stream.outcome = Http1Only(request.key)
+            stream.end(None)
+            return
         pool = self.pools.get(request.key)
         if pool is None:
             pool = self.pools[request.key] = Pool(self, request.key, request.connect)
@@ -129,6 +145,10 @@ class Reactor:
     def remember_http1(self, key: Hashable) -> None:
         """This key speaks HTTP/1.1 only; ask again after `fallback_ttl`."""
         self._http1[key] = time.monotonic() + self.options.fallback_ttl
+
+    def speaks_http1(self, key: Hashable) -> bool:
+        """True while it is remembered that this key's server speaks HTTP/1.1 only."""
+        return http1_remembered(self._http1, key)
 
     def connections(self) -> list[Connection]:
         """All of them, draining ones too."""

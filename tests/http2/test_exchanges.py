@@ -24,6 +24,11 @@ async def echo(engine: Any, request: Any) -> dict[str, Any]:
     return result
 
 
+async def fetch(engine: Any, request: Any) -> bytes:
+    data: bytes = await (await engine.send(request)).read()
+    return data
+
+
 async def test_get_and_post_over_tls(serve: Any, engine_for: Any, certificates: Any) -> None:
     server = serve(context=certificates.server())
     engine = engine_for()
@@ -130,8 +135,7 @@ async def test_wrong_content_length_fails_its_own_stream_only(serve: Any, engine
 
     engine, server = engine_for(), serve(Lying())
     with pytest.raises(TransportError) as caught:
-        exchange = await engine.send(request_to(server.port, "/lie"))
-        await exchange.read()
+        await fetch(engine, request_to(server.port, "/lie"))
     assert (caught.value.kind, caught.value.verdict) == (FailureKind.BODY, Verdict.PROCESSED)
     assert (await echo(engine, request_to(server.port)))["connection"] == 1
 
@@ -315,8 +319,7 @@ async def test_body_that_raises_fails_its_request_alone(serve: Any, engine_for: 
     assert isinstance(caught.value.native, RuntimeError)
     await server.until(lambda: server.entries("reset"))
     with pytest.raises(TransportError) as caught:
-        short = request_to(server.port, "/", "POST", [b"abc"], [(b"content-length", b"5")])
-        await engine.send(short)
+        await engine.send(request_to(server.port, "/", "POST", [b"abc"], [(b"content-length", b"5")]))
     assert caught.value.kind is FailureKind.BODY
     assert (await echo(engine, request_to(server.port)))["connection"] == 1
 
@@ -446,8 +449,7 @@ async def test_abuse_closes_the_connection_with_a_clear_error(serve: Any, engine
 
     server, engine = serve(Hostile()), engine_for(max_header_list=16384)
     with pytest.raises(TransportError) as caught:
-        exchange = await engine.send(request_to(server.port))
-        await exchange.read()
+        await fetch(engine, request_to(server.port))
     assert caught.value.kind in (FailureKind.PROTOCOL, FailureKind.RESET)
     await server.until(lambda: server.entries("lost", 1))
     assert (await echo(engine, request_to(server.port)))["connection"] == 2
