@@ -50,7 +50,7 @@ class LoopViews:
             if known is not None:
                 return known
             for ended in [other for other in self._views if other.is_closed()]:
-                leave(self._views.pop(ended))
+                _leave(self._views.pop(ended))
             if session._loop.is_closed() or self._process != os.getpid():
                 if self._home is not None:
                     abandon(self._home)
@@ -83,16 +83,22 @@ class LoopViews:
             else:
                 view._loop.call_soon_threadsafe(connector._close)
 
+    def abandon_ended(self) -> None:
+        """Close what is open in loops that have ended, when the session goes without having been closed."""
+        for connector in (self._home, *(view._connector for view in self._views.values())):
+            if connector is not None and connector._loop.is_closed():
+                abandon(connector)
+
     def after_fork_in_child(self) -> None:
         self._lock = threading.Lock()
         views, self._views = list(self._views.values()), {}
         for view in views:
-            leave(view)
+            _leave(view)
         if self._home is not None:
             abandon(self._home)
 
 
-def leave(view: ClientSession) -> None:
+def _leave(view: ClientSession) -> None:
     connector = view._connector
     if connector is not None:
         abandon(connector)

@@ -170,8 +170,11 @@ with warnings.catch_warnings():
 
         def __del__(self, *args: Any) -> None:
             # A view has nothing of its own: its session closes it, and warns if nobody did.
-            if not self._netkit_is_view:
-                super().__del__(*args)
+            if self._netkit_is_view:
+                return
+            super().__del__(*args)
+            if self._netkit_views is not None:
+                self._netkit_views.abandon_ended()
 
 
 def _is_plain(session: Base) -> bool:

@@ -335,8 +335,7 @@ async def test_limits_that_a_layer_shortens_hold_for_the_attempt(gpu: MockGPU, o
     session = open_session(limited(total=0.2))
     async with session.get(f"{gpu.url}/stream/inf?interval_ms=20") as answer:
         with pytest.raises(aiohttp.SocketTimeoutError):
-            while True:
-                await answer.content.readany()
+            await answer.read()
     assert netkit.stats(session).requests.errors == 1
     async with open_session(limited(total=30.0, read=20.0, connect=10.0)).post(
         f"{gpu.url}/echo", data=b"1"
