@@ -31,7 +31,7 @@ def dial(gpu: MockGPU, alpn: list[str] | None = None, *, client_file: str | None
     if client_file:
         context.load_cert_chain(client_file)
     try:
-        return context.wrap_socket(plain, server_hostname="localhost")
+        return context.wrap_socket(plain, server_hostname="localhost", suppress_ragged_eofs=False)
     except BaseException:
         plain.close()
         raise
@@ -71,7 +71,9 @@ class Http1Client:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def request(self, method: str, target: str, body: bytes = b"", headers: list[tuple[str, str]] | None = None) -> None:
+    def request(
+        self, method: str, target: str, body: bytes = b"", headers: list[tuple[str, str]] | None = None
+    ) -> None:
         every = [("Host", "localhost"), *(headers or [])]
         if body or method in ("POST", "PUT"):
             every.append(("Content-Length", str(len(body))))
@@ -109,10 +111,23 @@ class Http1Client:
 
     def at_end(self) -> bytes:
         """What comes until FIN; ConnectionResetError on RST."""
-        got = b""
-        while piece := self.socket.recv(65536):
-            got += piece
+        got, how = self.rest()
+        if how == "reset":
+            raise ConnectionResetError
         return got
+
+    def rest(self) -> tuple[bytes, str]:
+        """What comes until the end, and whether that was "fin" or "reset".
+
+        Python's ssl reports a TCP reset as an end of file without close_notify: with TLS that counts as reset.
+        """
+        got = b""
+        try:
+            while piece := self.socket.recv(65536):
+                got += piece
+        except (ConnectionResetError, ssl.SSLEOFError):
+            return got, "reset"
+        return got, "fin"
 
 
 class Http2Client:
@@ -120,7 +135,9 @@ class Http2Client:
 
     def __init__(self, gpu: MockGPU, *, window: int | None = None) -> None:
         self.socket = dial(gpu, ["h2"])
-        config = h2.config.H2Configuration(client_side=True, header_encoding="latin-1", validate_inbound_headers=False)
+        config = h2.config.H2Configuration(
+            client_side=True, header_encoding="latin-1", validate_inbound_headers=False
+        )
         self.state = h2.connection.H2Connection(config)
         if window is not None:
             self.state.local_settings.update({4: window})
@@ -154,7 +171,9 @@ class Http2Client:
         self.state.send_headers(stream, head, end_stream=end and body is None)
         self.replies[stream] = Reply()
         if body is not None:
-            self.state.send_data(stream, body, end_stream=end)
+            for start in range(0, len(body), 16_384):
+                part = body[start : start + 16_384]
+                self.state.send_data(stream, part, end_stream=end and start + len(part) == len(body))
         self.flush()
         return stream
 

@@ -14,7 +14,7 @@ Refused connects are `gpu.pause_listening()`; round-trip time and bandwidth are 
 from __future__ import annotations
 
 from ._answers import Data, Edit, Hold, Latency, Pass, RateLimit, Status, statuses
-from ._base import ConnectionFault, Fault, FaultScript, respond
+from ._base import ConnectionFault, Fault, FaultScript, Proceed, respond
 from ._http2 import (
     ContinuationFlood,
     DelayedSettings,
@@ -67,6 +67,7 @@ __all__ = [
     "OversizeHeaders",
     "Pass",
     "PingUnanswered",
+    "Proceed",
     "RateLimit",
     "ResetAfterHeaders",
     "ResetBeforeHeaders",

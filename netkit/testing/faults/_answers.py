@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -277,7 +278,7 @@ class RateLimit(Fault):
             return
         left = self._state.setdefault("until", now + self.seconds) - now
         await exchange.body.wait()
-        wait = self.retry_after if self.retry_after is not None else str(max(1, -int(-left // 1)))
+        wait = self.retry_after if self.retry_after is not None else str(max(1, math.ceil(left - 0.001)))
         message = "Rate limit reached"
         headers = [("retry-after", wait)]
         await respond(exchange, Answer.error(self.status, message, kind="rate_limit_error", headers=headers))

@@ -193,7 +193,7 @@ def _flat(faults: Iterable[Faults]) -> Iterable[Fault | ConnectionFault]:
     for fault in faults:
         if isinstance(fault, (Fault, ConnectionFault)):
             yield fault
-        elif isinstance(fault, Iterable):
+        elif isinstance(fault, Iterable) and not isinstance(fault, (str, bytes)):
             yield from _flat(fault)
         else:
             raise TypeError(f"a fault is expected, not {fault!r}")

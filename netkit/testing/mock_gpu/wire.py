@@ -58,6 +58,7 @@ class Wire(asyncio.Protocol):
         self._full = False
         self._held = False
         self._asleep = False
+        self._early: list[bytes] = []
         self._deaf = False
         self._transport: asyncio.Transport | None = None
         self._client_gone = False
@@ -107,6 +108,9 @@ class Wire(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         if self._swallowing or self.is_closed:
+            return
+        if self._asleep:  # uvloop begins to read after connection_made, paused or not
+            self._early.append(data)
             return
         self.bytes_in += len(data)
         if self._in is None:
@@ -194,8 +198,8 @@ class Wire(asyncio.Protocol):
         self._end("server")
         self._through(self._out, self._close_transport)
 
-    def half_close(self, *, notify: bool = False) -> None:
-        """Send FIN but go on reading."""
+    def half_close(self, *, notify: bool = True) -> None:
+        """Send close_notify (unless `notify` is False) and FIN, but go on reading."""
         if self.is_closed or self._transport is None:
             return
         self._notify(notify)
@@ -230,6 +234,9 @@ class Wire(asyncio.Protocol):
             if self._tls is None:
                 self._receiver.connected(None)
             self._balance_reading()
+            early, self._early = self._early, []
+            for data in early:
+                self.data_received(data)
 
     def _arrive(self, data: bytes) -> None:
         if self._swallowing or self.is_closed:
