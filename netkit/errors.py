@@ -95,7 +95,8 @@ class TransportError(NetkitError):
     """One exchange failed.
 
     `kind` says what failed, `verdict` whether the request can have reached the server, `attempts` how many
-    times it was sent before netkit gave up. The native exception, where there is one, is `native`.
+    times it was sent before netkit gave up. `native` is the exception that the caller has to see instead, where the
+    stack itself raised one; what lies beneath (an OSError, a TLS error) is the `__cause__`.
     """
 
     kind: FailureKind = FailureKind.OTHER

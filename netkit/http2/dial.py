@@ -156,6 +156,6 @@ def dial_failure(error: BaseException, spec: ConnectSpec) -> TransportError:
         kind = FailureKind.TLS
     text = "timed out" if kind is FailureKind.CONNECT_TIMEOUT else str(error) or type(error).__name__
     message = f"cannot connect to {where}: {text}"
-    failure = TransportError(message, kind=kind, verdict=Verdict.NOT_SENT, native=error, **details)
+    failure = TransportError(message, kind=kind, verdict=Verdict.NOT_SENT, **details)
     failure.__cause__ = error
     return failure
