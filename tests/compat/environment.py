@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import re
 import shutil
+import socket
 import subprocess
 import sys
 import tarfile
@@ -47,15 +49,39 @@ def prepare(suite: Suite) -> Prepared:
     shutil.copytree(source / "tests", tests / "tests", ignore=shutil.ignore_patterns("__pycache__"))
     for name in suite.files:
         shutil.copy(source / name, tests / name)
-    for path in tests.rglob("*.py"):
-        text = path.read_text(encoding="utf-8")
-        for before, after in suite.edits:
-            path.write_text(text := text.replace(before, after), encoding="utf-8")
+    _edit(suite, tests)
     for pattern in suite.modules:
         if not any(tests.glob(pattern)):
             raise SuiteError(f"{source.name} has no {pattern}: the list of modules in suites.py is out of date")
     python = _environment(suite, source, work)
     return Prepared(python=python, suite=tests, work=work, peer_version=metadata.version(suite.peer))
+
+
+def _edit(suite: Suite, tests: Path) -> None:
+    """Make the suite's edits in the unpacked tests; one that finds nothing to change is out of date."""
+    port = str(_free_port())
+    left = {before for before, _ in suite.edits}
+    for path in sorted(tests.rglob("*.py")) if suite.edits else ():
+        text = path.read_text(encoding="utf-8")
+        for before, after in suite.edits:
+            if before in text:
+                left.discard(before)
+                text = text.replace(before, after.replace("PORT", port))
+        path.write_text(text, encoding="utf-8")
+    if left:
+        raise SuiteError(f"the tests no longer have {sorted(left)}: the edits in suites.py are out of date")
+
+
+def _free_port() -> int:
+    """A port that nobody listens on, below those that the system gives to outgoing connections."""
+    while True:
+        port = random.randint(20000, 30000)
+        with socket.socket() as tried:
+            try:
+                tried.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
 
 
 def _unpacked(suite: Suite) -> Path:

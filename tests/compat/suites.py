@@ -50,7 +50,7 @@ class Suite:
     arguments: tuple[str, ...] = ()
     """pytest arguments: what is kept of the suite's own `addopts`, and warnings that are not its concern."""
     edits: tuple[tuple[str, str], ...] = ()
-    """Text → text, changed in the unpacked tests before either run."""
+    """Text → text, changed in the unpacked tests before either run; PORT becomes the number of a free port."""
     left_out: dict[str, str] = field(default_factory=dict)
     """Start of a test id → why it is not run."""
 
@@ -79,6 +79,13 @@ def declared_requirements(suite: Suite, source: Path) -> list[str]:
 
 
 _HTTPX_TESTS = ("tests/test_*.py", "tests/client/test_*.py", "tests/models/test_*.py")
+# httpx's tests share one server on port 8000, which anything else on the machine may hold.
+_HTTPX_PORT = (
+    ('lifespan="off", loop="asyncio"', 'lifespan="off", loop="asyncio", port=PORT'),
+    ("127.0.0.1:8000", "127.0.0.1:PORT"),
+    ("on port 8000", "on port PORT"),
+)
+
 # httpx's sdist names none. The versions are of the suite's own time: later ones fail its tests of detected
 # encodings (chardet), of logging (uvicorn), of the command line (click, rich), for what they themselves changed.
 _HTTPX_TOOLS = (
@@ -111,6 +118,7 @@ SUITES: dict[str, Suite] = {
             modules=_HTTPX_TESTS,
             files=("pyproject.toml",),
             requirements=("httpx[brotli,http2,socks,zstd]", *_HTTPX_TOOLS),
+            edits=_HTTPX_PORT,
         ),
         Suite(
             stack="httpx2",
@@ -121,7 +129,7 @@ SUITES: dict[str, Suite] = {
             requirements=("httpx2[brotli,http2,socks,zstd]", "zstandard", *_HTTPX_TOOLS),
             arguments=("-W", "ignore:`httpx2.main` is deprecated:DeprecationWarning"),
             # The client's own name, which a third of the tests of headers and hooks compare.
-            edits=(("python-httpx/", "python-httpx2/"),),
+            edits=(*_HTTPX_PORT, ("python-httpx/", "python-httpx2/")),
         ),
         Suite(
             stack="aiohttp",
