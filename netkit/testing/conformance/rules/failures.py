@@ -8,7 +8,7 @@ from typing import Any
 from netkit.testing.conformance._bench import Bench
 from netkit.testing.conformance._rule import rule
 from netkit.testing.conformance._servers import closed_port
-from netkit.testing.conformance.rules._signature import assert_native, signature
+from netkit.testing.conformance.rules._signature import assert_same_failure
 from netkit.testing.mock_gpu import Answer, Exchange, Signal, expected_bytes
 
 __all__ = ["RULES"]
@@ -19,8 +19,7 @@ async def _same_failure(bench: Bench, method: str, url: str, **options: Any) -> 
         return await bench.failure(session, method, url, **options)
 
     plain, ours = await bench.both(fail)
-    assert_native(bench, ours)
-    assert signature(ours) == signature(plain), "the failure is not what the stack alone raises"
+    assert_same_failure(bench, plain, ours)
     assert _request_of(ours) == _request_of(plain), "the failure does not know its request any more"
     return ours
 
@@ -110,8 +109,7 @@ async def a_reset_in_the_body_is_native(bench: Bench) -> None:
         raise AssertionError("a body that was cut short ended as if it were whole")
 
     plain, ours = await bench.both(read)
-    assert_native(bench, ours)
-    assert signature(ours) == signature(plain)
+    assert_same_failure(bench, plain, ours)
 
 
 @rule()

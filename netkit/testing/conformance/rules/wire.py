@@ -37,7 +37,8 @@ def _wire(record: RequestRecord, *, declared: frozenset[str], across_versions: b
     headers, body = _without_boundary(record)
     kept = [(name, value) for name, value in headers if name.lower() not in declared]
     if across_versions:
-        kept = [(name.lower(), value) for name, value in kept if name.lower() not in _HOP_BY_HOP]
+        # The order of different names has no meaning there, and the engine puts what it must add last.
+        kept = sorted((name.lower(), value) for name, value in kept if name.lower() not in _HOP_BY_HOP)
     return {
         "request line": f"{record.method} {record.target}",
         "headers": kept,
