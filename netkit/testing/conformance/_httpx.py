@@ -46,9 +46,7 @@ class _AsyncStream(Stream):
 class _Session(Session):
     """What sync and async have in common."""
 
-    def __init__(
-        self, package: str, kind: type[Any], arguments: Mapping[str, Any], options: OpenOptions
-    ) -> None:
+    def __init__(self, package: str, kind: type[Any], arguments: Mapping[str, Any], options: OpenOptions) -> None:
         self._package = importlib.import_module(package)
         verify = options.get("verify", True)
         extra: dict[str, Any] = {"verify": _context(verify, options.get("cert"))}

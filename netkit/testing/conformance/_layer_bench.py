@@ -1,4 +1,4 @@
-"""What a rule about the layer alone gets: the layer on a scripted runtime, and what must be zero once all is quiet."""
+"""What a rule about the layer alone gets: the layer by itself, and what must be zero once all is quiet."""
 
 from __future__ import annotations
 

@@ -170,5 +170,3 @@ class Face:
 
     def __str__(self) -> str:
         return self.name
-
-

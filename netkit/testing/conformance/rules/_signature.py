@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+
 from netkit.errors import NetkitError
 from netkit.testing.conformance._bench import Bench
 
@@ -17,9 +18,13 @@ def assert_same_failure(bench: Bench, plain: BaseException, ours: BaseException,
     assert_native(bench, ours)
     if bench.http == "1.1":
         length = None if words else 1
-        assert _signature(ours)[:length] == _signature(plain)[:length], "the failure is not what the stack alone raises"
+        assert _signature(ours)[:length] == _signature(plain)[:length], (
+            "the failure is not what the stack alone raises"
+        )
     else:
-        related = [kind for kind in type(ours).__mro__ if kind in type(plain).__mro__ and kind.__module__ != "builtins"]
+        related = [
+            kind for kind in type(ours).__mro__ if kind in type(plain).__mro__ and kind.__module__ != "builtins"
+        ]
         assert related, f"{type(ours)!r} has nothing in common with {type(plain)!r}"
 
 

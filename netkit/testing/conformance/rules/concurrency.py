@@ -8,7 +8,6 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from netkit.testing.conformance._bench import Bench, in_threads, run
-from netkit.testing.conformance._layer_bench import held
 from netkit.testing.conformance._rule import rule
 from netkit.testing.conformance._session import Session
 from netkit.testing.mock_gpu import Answer, Exchange, Signal, expected_bytes
@@ -42,10 +41,10 @@ async def _storm(bench: Bench, callers: int, calls: int) -> None:
     url = bench.route(_own)
     async with bench.session() as session:
         await bench.together(_askers(session, url, callers, calls))
-        snapshot = stats(session.native)
+        total, held = stats(session.native).requests.total, bench.held(session)
     assert len(bench.seen(url)) == callers * calls
-    assert snapshot.requests.total == callers * calls
-    assert held(snapshot) == {}
+    assert total == callers * calls
+    assert held == {}
 
 
 @rule(only="sync")
@@ -64,7 +63,6 @@ async def each_task_gets_its_own_answer(bench: Bench) -> None:
 async def cancelling_some_harms_no_other(bench: Bench) -> None:
     """Of many tasks every third is cancelled at a moment of its own; the others get their answers, and nothing stays
     in use."""
-    from netkit import stats
 
     url, chance = bench.route(_own), random.Random(7)
     async with bench.session() as session:
@@ -79,13 +77,12 @@ async def cancelling_some_harms_no_other(bench: Bench) -> None:
         staying = [result for task, result in zip(tasks, results, strict=True) if task not in leaving]
         assert staying == [None] * len(staying)
         await _ask(session, url, "afterwards")
-        assert held(stats(session.native)) == {}
+        assert bench.held(session) == {}
 
 
 @rule(only="async")
 async def a_call_can_be_cancelled_at_any_step(bench: Bench) -> None:
     """A call cancelled at its n-th step of the loop, for every n, leaves the session usable and nothing in use."""
-    from netkit import stats
 
     async def silent(_: Exchange) -> Answer:
         await Signal().wait_async()
@@ -101,7 +98,7 @@ async def a_call_can_be_cancelled_at_any_step(bench: Bench) -> None:
             await asyncio.wait([task], timeout=10)
             assert task.done(), f"a call cancelled after {steps} steps did not end"
             assert task.cancelled(), f"a call cancelled after {steps} steps ended with {task!r}"
-            assert held(stats(session.native)) == {}, f"held after a cancellation at step {steps}"
+            assert bench.held(session) == {}, f"held after a cancellation at step {steps}"
         assert (await session.request("GET", f"{bench.url}/bytes/5")).content == expected_bytes(5)
 
 

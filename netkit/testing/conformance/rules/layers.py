@@ -109,7 +109,7 @@ def cancelling_one_of_many_harms_no_other(bench: LayerBench) -> None:
             wire = _Wire(runtime, _answer)
             chain = bench.chain(layer, wire.send)
             tasks = [
-                runtime.task(_call(chain, number), name=f"call {number}", cancel_at=step if number == victim else None)
+                runtime.task(_call(chain, number), name=str(number), cancel_at=step if number == victim else None)
                 for number in range(_CALLERS)
             ]
             runtime.run_to_end()

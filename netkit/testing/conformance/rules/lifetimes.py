@@ -10,7 +10,6 @@ import warnings
 from typing import Any
 
 from netkit.testing.conformance._bench import Bench
-from netkit.testing.conformance._layer_bench import held
 from netkit.testing.conformance._rule import rule
 from netkit.testing.conformance._servers import closed_port
 from netkit.testing.conformance._session import Session
@@ -40,7 +39,8 @@ async def counters_return_to_zero(bench: Bench) -> None:
     async with bench.session() as session:
         await _every_kind_of_end(bench, session)
         snapshot = stats(session.native)
-        assert held(snapshot) == {}, f"still held when all calls are over: {held(snapshot)}"
+        held = bench.held(session)
+        assert held == {}, f"still held when all calls are over: {held}"
         assert snapshot.requests.total == 7
         assert snapshot.requests.errors == 1
 
