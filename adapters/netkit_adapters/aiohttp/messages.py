@@ -26,7 +26,6 @@ from netkit.errors import FailureKind, PluginError, TransportError, Verdict
 from netkit.headers import Headers
 from netkit.messages import NO_BODY, Request, Response
 from netkit_adapters.aiohttp.body import NativeBody, OpaqueBody, filled_reader, observe
-from netkit_adapters.aiohttp.limits import send_within
 from netkit_adapters.aiohttp.payload import body_of, data_of
 
 if TYPE_CHECKING:
@@ -52,12 +51,13 @@ class Exchange:
 
     __slots__ = (
         "_headers",
-        "_in_flight",
         "_loaded",
+        "begun",
         "body",
         "call",
         "edge",
         "handler",
+        "in_flight",
         "method",
         "req",
         "sent",
@@ -65,6 +65,8 @@ class Exchange:
         "url",
     )
 
+    begun: int
+    """The id of the request as it was made, which lives as long as its call."""
     call: Call
 
     def __init__(
@@ -83,7 +85,7 @@ class Exchange:
         self.body = NO_BODY if req._body is None else body_of(req._body)
         self._headers = req.headers
         self._loaded: Headers | None = None
-        self._in_flight = 0
+        self.in_flight = 0
         self.sent: ClientRequest | None = None
 
     def __call__(self) -> Headers:
@@ -95,6 +97,7 @@ class Exchange:
         """The neutral request, with its clock running."""
         extensions: dict[str, Any] = {}
         request = Request(self.method, self.url, self, self.body, self.timeout, extensions, self)
+        self.begun = id(request)
         self.call = extensions["call"] = self.edge.begin(request)
         return request
 
@@ -102,29 +105,15 @@ class Exchange:
         """Let go of the native request, which holds its response: observers may keep this object for longer."""
         self.req = self.handler = self.sent = None
 
-    async def send(self, request: Request) -> ClientResponse:
-        """One attempt. Raises what aiohttp raises."""
-        req, handler = self.req, self.handler
-        if req is None or handler is None:
-            raise PluginError("a layer sent a request after its call had ended")
-        limited = request.timeout is not self.timeout
-        changed = self._rebuilt(request, req, copied=limited)
-        if self.sent is not None:
-            changed = await self._again(request, changed)
-        self.sent = changed
-        self._in_flight += 1
-        self.edge.meter.attempt(self.call)
-        try:
-            if limited:
-                return await send_within(changed, handler, request.timeout, self.timeout)
-            return await handler(changed)
-        finally:
-            self._in_flight -= 1
+    async def prepare(self, request: Request, req: ClientRequest) -> ClientRequest:
+        """What to send for `request`: `req` itself, or a copy with what layers changed, fit to be sent once more."""
+        req = self._rebuilt(request, req)
+        return req if self.sent is None else await self._again(request, req)
 
     async def _again(self, request: Request, req: ClientRequest) -> ClientRequest:
         last = self.sent
         assert last is not None
-        if self._in_flight:
+        if self.in_flight:
             if request.body.content is None:
                 raise PluginError("a layer sent a body that is not in memory twice at once")
             if req is self.req:
@@ -146,12 +135,12 @@ class Exchange:
             req._continue = req.loop.create_future()
         return req
 
-    def _rebuilt(self, request: Request, req: ClientRequest, *, copied: bool) -> ClientRequest:
+    def _rebuilt(self, request: Request, req: ClientRequest) -> ClientRequest:
         same_headers = request._headers is self or request._headers is self._loaded
         same_body = request.body is self.body
         same_url = request.url is self.url
         if same_headers and same_body and same_url and request.method is self.method:
-            return _copy(req) if copied else req
+            return req if request.timeout is self.timeout else _copy(req)
         changed = _copy(req)
         changed.method = request.method.upper()
         changed.headers = req.headers.copy() if same_headers else CIMultiDict(request.headers.items())

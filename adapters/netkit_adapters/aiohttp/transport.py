@@ -17,7 +17,7 @@ from aiohttp.client import DEFAULT_TIMEOUT
 
 from netkit.errors import ConfigError, NetkitError, PluginError
 from netkit_adapters.aiohttp.errors import classify, to_native
-from netkit_adapters.aiohttp.limits import timeout_of
+from netkit_adapters.aiohttp.limits import send_within, timeout_of
 from netkit_adapters.aiohttp.messages import Exchange, build_native, to_response
 
 if TYPE_CHECKING:
@@ -83,10 +83,24 @@ class Hop:
 
 
 async def terminal(request: Request) -> Response:
-    """The innermost `send`: the rest of aiohttp's own middlewares and its transport."""
+    """The innermost `send`: what aiohttp would have done without netkit."""
     exchange: Exchange = request.native
+    req, handler, edge = exchange.req, exchange.handler, exchange.edge
+    if req is None or handler is None:
+        raise PluginError("a layer sent a request after its call had ended")
     try:
-        native = await exchange.send(request)
+        if exchange.begun != id(request) or exchange.sent is not None:
+            req = await exchange.prepare(request, req)
+        exchange.sent = req
+        exchange.in_flight += 1
+        try:
+            edge.meter.attempt(exchange.call)
+            if request.timeout is exchange.timeout:
+                native = await handler(req)
+            else:
+                native = await send_within(req, handler, request.timeout, exchange.timeout)
+        finally:
+            exchange.in_flight -= 1
     except Exception as error:
         failure = None if isinstance(error, NetkitError) else classify(error, req=exchange.sent)
         if failure is None:
@@ -95,6 +109,6 @@ async def terminal(request: Request) -> Response:
             raise failure from error
         finally:
             del failure
-    if exchange.edge.pool is not None:
-        exchange.edge.pool.answered(native)  # type: ignore[attr-defined]
+    if edge.pool is not None:
+        edge.pool.answered(native)  # type: ignore[attr-defined]
     return to_response(native)
