@@ -9,7 +9,7 @@ Rules of this file:
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import ngh2
 
@@ -17,6 +17,7 @@ from netkit.http2.protocol import Code, Headers, MachineError, Sink
 
 __all__ = ["Ngh2Machine"]
 
+_LARGE: Final = 1 << 20
 _Data, _Head, _Closed = ngh2.DataReceived, ngh2.ResponseReceived, ngh2.StreamClosed
 
 
@@ -28,6 +29,7 @@ class Ngh2Machine:
         "_events",
         "_failed",
         "_held",
+        "_initial_window",
         "_max_frame_size",
         "_max_header_list",
         "_max_streams",
@@ -50,6 +52,9 @@ class Ngh2Machine:
     ) -> None:
         self.name = "ngh2"
         self._stream_window = stream_window
+        # Held before the server has acknowledged our SETTINGS, a stream would be given the difference to 65,535 in
+        # automatic mode when the acknowledgement comes. Such windows are granted stream by stream instead.
+        self._initial_window = 65535 if 65535 < stream_window < _LARGE else stream_window
         self._window = connection_window
         self._max_frame_size = max_frame_size
         self._max_header_list = max_header_list
@@ -75,7 +80,7 @@ class Ngh2Machine:
         self._connection.initiate_connection(
             {
                 ngh2.Setting.ENABLE_PUSH: 0,
-                ngh2.Setting.INITIAL_WINDOW_SIZE: self._stream_window,
+                ngh2.Setting.INITIAL_WINDOW_SIZE: self._initial_window,
                 ngh2.Setting.MAX_FRAME_SIZE: self._max_frame_size,
                 ngh2.Setting.MAX_HEADER_LIST_SIZE: self._max_header_list,
             }
@@ -202,6 +207,8 @@ class Ngh2Machine:
         return not self._failed and bool(self._connection.want_write)
 
     def hold_stream(self, stream_id: int) -> None:
+        if self._initial_window < self._stream_window and stream_id not in self._held:
+            self._target(stream_id, self._stream_window)
         self._held.add(stream_id)
         self._target(stream_id, 0)
 

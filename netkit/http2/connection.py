@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 from netkit.errors import FailureKind, TransportError, Verdict
 from netkit.http2.exchange import Stream
 from netkit.http2.protocol import Code, Headers, MachineError
+from netkit.http2.silence import SilenceWatch
 from netkit.http2.upload import start_upload
 
 if TYPE_CHECKING:
@@ -64,6 +65,7 @@ class Connection(asyncio.BufferedProtocol):
         "retire_at",
         "served",
         "settled",
+        "silence",
         "streams",
         "timer",
         "transport",
@@ -92,6 +94,7 @@ class Connection(asyncio.BufferedProtocol):
         self.created = self.last_read = self.loop.time()
         self.retire_at = self.created + pool.lifetime()
         self.timer: float | None = None
+        self.silence = SilenceWatch(self)
         self._buffer = pool.buffer
         # One read may bring more than half of a small window: it is held before the first byte.
         self._hold_early = options.stream_window < 2 * len(pool.buffer)
@@ -219,7 +222,7 @@ class Connection(asyncio.BufferedProtocol):
             self.uploads -= 1
             stream.uploaded = 0
         if stream.waiting:
-            self.arm(stream)
+            self.silence.start(stream)
 
     # --- opening, leaving and ending streams
 
@@ -230,6 +233,8 @@ class Connection(asyncio.BufferedProtocol):
         machine = self.machine
         stream_id = self._last_id = stream.stream_id = machine.request(stream.fields, empty)
         stream.connection = self
+        if stream.timer is not None:
+            self.pool.wheel.disarm(stream)
         self.streams[stream_id] = stream
         self.open += 1
         self.served += 1
@@ -247,9 +252,9 @@ class Connection(asyncio.BufferedProtocol):
         if not self._flush_scheduled:
             self._flush_scheduled = True
             self.pool.reactor.dirty(self)
-        if self.timer is None and self.pool.ping_interval is not None:
-            self.pool.wheel.arm(self, self.pool.ping_interval)
-        self.arm(stream)
+        if self.timer is None:
+            self.pool.wheel.arm(self, self.pool.watch_interval)
+        self.silence.start(stream)
         if self.served == self.pool.options.max_requests:
             self.drain()
 
@@ -272,39 +277,13 @@ class Connection(asyncio.BufferedProtocol):
             stream.body_iter = None
         self._schedule_flush()
 
-    def arm(self, stream: Stream) -> None:
-        """A caller begins to wait for bytes: start its clock."""
-        request = stream.request
-        limit = request.read_timeout if stream.upload_done else request.write_timeout
-        if limit is not None:
-            stream.since = self.loop.time()
-            self.pool.wheel.arm(stream, limit)
-
-    def stream_expired(self, stream: Stream, now: float) -> float | None:
-        """A stream's deadline has come; see `Stream.expired`."""
-        request = stream.request
-        uploading = not stream.upload_done
-        limit = request.write_timeout if uploading else request.read_timeout
-        if limit is None or not stream.waiting:
-            return None
-        if uploading and not stream.queued:
-            return limit  # the producer of the body is slow, not the server
-        left = stream.since + limit - now
-        if left > 0:
-            return left
-        kind = FailureKind.WRITE_TIMEOUT if uploading else FailureKind.READ_TIMEOUT
-        what = "sent" if uploading else "received"
-        message = f"nothing was {what} for {limit:g} s"
-        self._abort(stream, TransportError(message, kind=kind, verdict=self._verdict(stream)))
-        self.pool.counters.timeouts += 1
-        return None
-
-    def _verdict(self, stream: Stream) -> Verdict:
+    def verdict(self, stream: Stream) -> Verdict:
+        """How far this stream's request can have got."""
         if stream.status:
             return Verdict.PROCESSED
         return Verdict.AMBIGUOUS if stream.stream_id <= self._flushed_id else Verdict.NOT_SENT
 
-    def _abort(self, stream: Stream, error: TransportError) -> None:
+    def give_up(self, stream: Stream, error: TransportError) -> None:
         """Give one stream up on our side and say so to the server."""
         if self._remove(stream):
             self._reset(stream.stream_id, Code.CANCEL)
@@ -364,13 +343,22 @@ class Connection(asyncio.BufferedProtocol):
         stream.end(None)
         self._freed()
 
-    def _lose(self, stream: Stream, kind: FailureKind, verdict: Verdict, message: str, **details: Any) -> None:
+    def _lose(
+        self,
+        stream: Stream,
+        kind: FailureKind,
+        verdict: Verdict,
+        message: str,
+        cause: BaseException | None = None,
+        **details: Any,
+    ) -> None:
         """The stream is gone on the wire: resend it where nothing can have happened, else fail it."""
         if not self._remove(stream):
             return
         if verdict in (Verdict.NOT_SENT, Verdict.REFUSED) and self.pool.resend(stream):
             return
         error = TransportError(message, kind=kind, verdict=verdict, **details)
+        error.__cause__ = cause
         error.attempts = stream.resends + 1
         stream.end(error)
 
@@ -381,8 +369,9 @@ class Connection(asyncio.BufferedProtocol):
         if stream is None:
             return
         # RFC 9113 section 8.3: pseudo-headers come first, and a response has only :status.
-        stream.status = int(headers[0][1])
-        stream.headers = list(headers[1:])
+        fields = list(headers)
+        stream.status = int(fields.pop(0)[1])
+        stream.headers = fields
         if end:
             self._complete(stream)
         else:
@@ -574,7 +563,7 @@ class Connection(asyncio.BufferedProtocol):
             return None
         quiet = now - self.last_read
         if quiet < interval:
-            return interval - quiet
+            return min(interval - quiet, self.pool.watch_interval)
         self._ping_sent = self.loop.time()
         try:
             self.machine.ping(b"netkit\0\0")
@@ -623,12 +612,13 @@ class Connection(asyncio.BufferedProtocol):
         self.closed = True
         self.limit = 0
         self.pool.wheel.disarm(self)
+        self.pool.wheel.disarm(self.silence)
         if self._starved:
             self.pool.budget.starved.discard(self)
         self.pool.lost(self)
         kind, message, details = _explain(cause)
         for stream in reversed(list(self.streams.values())):
-            self._lose(stream, kind, self._verdict(stream), message, native=cause, **details)
+            self._lose(stream, kind, self.verdict(stream), message, cause, **details)
         if not self.settled:
             self.settled = True
             self.pool.dial_lost(cause or EOFError("the server closed the connection before its SETTINGS"))

@@ -66,8 +66,17 @@ class Engine:
         fields, length = request_fields(request)
         exchange = Exchange(request, fields, length, loop)
         reactor.submit(exchange)
-        while not exchange.status and not exchange.ended:
-            await exchange.wait()
+        if not exchange.ended:
+            # As `exchange.wait()`, without the coroutine: this is the one wait that every request has.
+            exchange.waiting = True
+            try:
+                while not exchange.status and not exchange.ended:
+                    waiter = exchange.waiter = asyncio.Future(loop=loop)
+                    await waiter
+            except BaseException:
+                exchange.leave()
+                raise
+            exchange.waiting = False
         if exchange.outcome is not None:
             return exchange.outcome
         if exchange.error is not None and not exchange.status:

@@ -29,69 +29,39 @@ __all__ = ["Exchange", "Stream"]
 class Stream:
     """What pool and connection know of one request. `wake()` tells whoever waits that something has changed."""
 
-    __slots__ = (
-        "_callbacks",
-        "body",
-        "body_iter",
-        "chunks",
-        "connection",
-        "credit",
-        "ended",
-        "error",
-        "fields",
-        "headers",
-        "held",
-        "informational",
-        "left",
-        "length",
-        "outcome",
-        "pool",
-        "pumping",
-        "queued",
-        "request",
-        "resends",
-        "since",
-        "status",
-        "stream_id",
-        "timer",
-        "trailers",
-        "unread",
-        "upload_done",
-        "uploaded",
-        "waiting",
-    )
+    # Plain attributes with defaults on the class: a small exchange sets only the few that it needs.
+    pool: Pool | None = None
+    connection: Connection | None = None
+    stream_id = 0
+    status = 0
+    """0 until the final response head has arrived."""
+    trailers: list[Header] | tuple[()] = ()
+    informational: list[tuple[int, list[Header]]] | None = None
+    ended = False
+    left = False
+    error: TransportError | None = None
+    outcome: Http1Only | None = None
+    held = False
+    unread = 0
+    credit = 0
+    timer: float | None = None
+    since = 0.0
+    waiting = False
+    resends = 0
+    body_iter: Any = None
+    pumping: Any = None
+    queued = 0
+    uploaded = 0
+    upload_done = False
+    headers: list[Header]
+    _callbacks: list[Callable[[BaseException | None], None]] | None = None
 
     def __init__(self, request: H2Request, fields: list[Header], length: int | None) -> None:
         self.request = request
         self.body: Any = request.body
         self.fields = fields
         self.length = length
-        self.pool: Pool | None = None
-        self.connection: Connection | None = None
-        self.stream_id = 0
-        self.status = 0
-        """0 until the final response head has arrived."""
-        self.headers: list[Header] = []
-        self.trailers: list[Header] = []
-        self.informational: list[tuple[int, list[Header]]] | None = None
         self.chunks: deque[bytes] = deque()
-        self.ended = False
-        self.left = False
-        self.error: TransportError | None = None
-        self.outcome: Http1Only | None = None
-        self.held = False
-        self.unread = 0
-        self.credit = 0
-        self.timer: float | None = None
-        self.since = 0.0
-        self.waiting = False
-        self.resends = 0
-        self.body_iter: Any = None
-        self.pumping: Any = None
-        self.queued = 0
-        self.uploaded = 0
-        self.upload_done = False
-        self._callbacks: list[Callable[[BaseException | None], None]] | None = None
 
     @property
     def connection_id(self) -> int:
@@ -103,12 +73,12 @@ class Stream:
         raise NotImplementedError
 
     def expired(self, now: float) -> float | None:
-        """The wheel asks: has the wait that is going on lasted too long?"""
+        """The wheel asks while the request is queued: has that lasted too long?"""
         if self.ended or self.left:
             return None
-        if self.connection is None:
-            return None if self.pool is None else self.pool.queue_expired(self, now)
-        return self.connection.stream_expired(self, now)
+        if self.connection is not None or self.pool is None:
+            return None
+        return self.pool.queue_expired(self, now)
 
     def end(self, error: TransportError | None) -> None:
         """The exchange is over, for good or ill."""
@@ -189,25 +159,23 @@ class Exchange(Stream):
             ...
     """
 
-    __slots__ = ("_loop", "_waiter")
-
     def __init__(
         self, request: H2Request, fields: list[Header], length: int | None, loop: asyncio.AbstractEventLoop
     ) -> None:
         super().__init__(request, fields, length)
         self._loop = loop
-        self._waiter: asyncio.Future[None] | None = None
+        self.waiter: asyncio.Future[None] | None = None
 
     def wake(self) -> None:
-        waiter = self._waiter
+        waiter = self.waiter
         if waiter is not None:
-            self._waiter = None
+            self.waiter = None
             if not waiter.done():
                 waiter.set_result(None)
 
     async def wait(self) -> None:
         """Suspend until the next `wake()`; a caller that is cancelled here leaves the exchange."""
-        waiter = self._waiter = self._loop.create_future()
+        waiter = self.waiter = asyncio.Future(loop=self._loop)
         self.waiting = True
         try:
             await waiter
@@ -215,7 +183,7 @@ class Exchange(Stream):
             self.leave()
             raise
         finally:
-            self._waiter = None
+            self.waiter = None
             self.waiting = False
 
     async def read_chunk(self) -> bytes:
@@ -239,7 +207,7 @@ class Exchange(Stream):
                 raise TransportError("the exchange was closed", kind=FailureKind.BODY, verdict=Verdict.PROCESSED)
             connection = self.connection
             assert connection is not None
-            connection.arm(self)
+            connection.silence.start(self)
             await self.wait()
 
     async def read(self) -> bytes:

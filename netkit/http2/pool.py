@@ -72,6 +72,11 @@ class Pool:
         lifetime = self.options.max_lifetime
         return math.inf if lifetime is None else lifetime * random.uniform(0.9, 1.0)
 
+    @property
+    def watch_interval(self) -> float:
+        """Seconds after which a connection is looked at: is a PING due, has it been idle for too long?"""
+        return min(self.ping_interval or math.inf, self.options.idle_timeout or math.inf)
+
     def emit(self, name: str, **details: Any) -> None:
         """Tell the engine's listener, if there is one."""
         listener = self.reactor.on_event

@@ -151,7 +151,13 @@ atexit.register(_at_exit)
 class SyncExchange(Stream):
     """What a thread holds: `status`, `headers`, `trailers`, and the body as it arrives. One thread at a time."""
 
-    __slots__ = ("_asleep", "_fed", "_generation", "_lock", "_portal", "_room", "_taken", "_unit")
+    _asleep = False
+    _taken = 0
+    _generation = 0
+    _room = False
+    _fed: Fed | None = None
+    # The thread that sends waits from the start: its clock runs in the loop.
+    waiting = True
 
     def __init__(
         self, request: H2Request, fields: list[Header], length: int | None, portal: Portal, options: Http2Options
@@ -160,14 +166,7 @@ class SyncExchange(Stream):
         self._portal = portal
         self._lock = _thread.allocate_lock()
         self._lock.acquire()
-        self._asleep = False
-        self._taken = 0
         self._unit = max(16384, options.stream_window // 8)
-        self._generation = 0
-        self._room = False
-        self._fed: Fed | None = None
-        # The thread that sends waits from the start: its clock runs in the loop.
-        self.waiting = True
 
     def wake(self) -> None:
         if self._asleep:

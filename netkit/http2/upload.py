@@ -109,7 +109,7 @@ class _Joiner:
             kind, message = FailureKind.WRITE, f"the request body raised {type(error).__name__}"
         failure = TransportError(message, kind=kind, verdict=Verdict.AMBIGUOUS, native=error, reason="request_body")
         failure.__cause__ = error
-        self._connection._abort(self._stream, failure)
+        self._connection.give_up(self._stream, failure)
 
     def stop(self) -> None:
         self.active = False

@@ -255,7 +255,6 @@ def test_c75_several_runs_in_turn_and_loops_at_once(serve: Any, machine: str) ->
     server.wait(lambda: len(server.entries("lost")) == len(server.connections))
     assert len(server.connections) == 10
     engine.close()
-    del engine
     gc.collect()
 
 
