@@ -37,6 +37,7 @@ class Driven:
         self.idle_since: float | None = None
         self.requests = 0
         self.started = False
+        self.lost = False
         self.discarded = False
 
     @property
@@ -53,6 +54,8 @@ class Driven:
         return idle
 
     def has_expired(self) -> bool:
+        if self.lost:
+            return True
         idle = self.is_idle()
         if self._netkit_inner.has_expired():
             if idle and not self.discarded:
@@ -128,13 +131,22 @@ class SyncDriven(Driven):
 class AsyncDriven(Driven):
     """For tasks; the per-stack class adds httpcore's interface."""
 
+    _busy = 0
+
     async def handle_async_request(self, request: Any) -> Any:
         idled = self._begins()
+        self._busy += 1
         try:
             response = await self._netkit_inner.handle_async_request(request)
         except Exception as error:
             self._netkit_driver.failed(self, idled, error)
             raise
+        except BaseException:
+            # Cancelled between handshake and first byte, httpcore 1.0 leaves it open, neither idle nor usable.
+            self.lost = self._busy == 1 and not self.requests
+            raise
+        finally:
+            self._busy -= 1
         self.requests += 1
         self._netkit_driver.answered(self, idled, response.headers)
         return response
