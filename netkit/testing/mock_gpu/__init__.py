@@ -6,6 +6,7 @@ bytes; `application`, `api` and `probes` answer; `gpus` models time; `expected` 
 
 from __future__ import annotations
 
+from .command import serve_forever
 from .exchange import Answer, Exchange
 from .expected import encoded_vector, expected_bytes, expected_tokens, expected_vector
 from .gpus import GpuStats
@@ -32,4 +33,5 @@ __all__ = [
     "expected_bytes",
     "expected_tokens",
     "expected_vector",
+    "serve_forever",
 ]

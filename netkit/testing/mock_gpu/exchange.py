@@ -313,6 +313,7 @@ class Exchange:
 
     def record(self) -> RequestRecord:
         body = self.body
+        kept = body.kept()
         return RequestRecord(
             id=self.id,
             connection=self.connection.id,
@@ -325,8 +326,8 @@ class Exchange:
             query=self.query,
             authority=self.authority,
             headers=tuple(self.headers),
-            body=body.kept(),
-            body_sha256=body.sha256(),
+            body=kept,
+            digest=body.sha256() if kept is None else None,
             body_size=body.size,
             body_complete=body.complete,
             time=self.time,

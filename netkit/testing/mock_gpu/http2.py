@@ -78,6 +78,7 @@ class Http2:
     # From the wire.
 
     def receive(self, data: bytes) -> None:
+        self._flush_planned = True  # at the end of this
         try:
             events = self._engine.receive(data)
         except EngineError as error:
@@ -111,11 +112,11 @@ class Http2:
         self._streams.pop(stream, None)
         unread = exchange.body.waiting
         if unread:
-            self._engine.credit(stream, unread)
+            self._credit(stream, unread)
         if exchange.outcome == "complete" and not exchange.body.complete and exchange.unread_code is not None:
             # RFC 9113, 8.1: the answer is complete, the rest of the request is not wanted
             self._engine.reset(stream, exchange.unread_code)
-        self._plan_flush()
+            self._plan_flush()
         if not self._streams:
             self._arm_idle()
             if self._closing:
@@ -212,11 +213,10 @@ class Http2:
         self._flush_planned = False
         if self._held:
             return
-        while not (self._wire.is_full or self._wire.is_closed):
+        if not (self._wire.is_full or self._wire.is_closed):
             data = self._engine.take()
-            if not data:
-                break
-            self._wire.write(self._watch(data))
+            if data:
+                self._wire.write(self._watch(data))
         if self._ending:
             self._finish_sent()
         self._release()

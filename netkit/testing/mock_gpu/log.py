@@ -9,6 +9,7 @@ Rules of this file:
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import threading
 import time
 from collections import deque
@@ -46,7 +47,8 @@ class RequestRecord(msgspec.Struct, frozen=True, kw_only=True):
     authority: str
     headers: tuple[tuple[str, str], ...]
     body: bytes | None
-    body_sha256: str
+    digest: str | None
+    """The hash of a body that was not kept; else None. See `body_sha256`."""
     body_size: int
     body_complete: bool
     time: float
@@ -60,6 +62,11 @@ class RequestRecord(msgspec.Struct, frozen=True, kw_only=True):
     """Writes of a streamed body, 1 for a whole one."""
     outcome: str
     reset_code: int | None
+
+    @property
+    def body_sha256(self) -> str:
+        """SHA-256 of the whole body, in hexadecimal."""
+        return self.digest or hashlib.sha256(self.body or b"").hexdigest()
 
     def header(self, name: str) -> str | None:
         """The first value of a header, whatever the case of its name; None if there is none."""

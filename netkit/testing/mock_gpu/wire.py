@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Receiver", "Wire"]
 
-_READ = 256 * 1024
+_READ = 16 * 1024  # one TLS record; more would be allocated anew for each read
 
 
 class Receiver(Protocol):
@@ -166,8 +166,9 @@ class Wire(asyncio.Protocol):
 
     def hold_reading(self, hold: bool) -> None:
         """Stop or go on reading from the socket, so that a client's upload waits in its own buffers."""
-        self._held = hold
-        self._balance_reading()
+        if hold is not self._held:
+            self._held = hold
+            self._balance_reading()
 
     def stop_reading(self) -> None:
         """Read nothing more from the socket, for good; writing goes on."""
@@ -239,9 +240,10 @@ class Wire(asyncio.Protocol):
                 self.data_received(data)
 
     def _arrive(self, data: bytes) -> None:
-        if self._swallowing or self.is_closed:
+        if self._swallowing or self.closed_by is not None:
             return
-        self._balance_reading()
+        if self._in is not None:
+            self._balance_reading()
         if self._tls is None:
             self._receiver.receive(data)
             return
@@ -271,9 +273,14 @@ class Wire(asyncio.Protocol):
         pieces = []
         ended = False
         try:
-            while piece := tls.read(_READ):
+            while True:
+                piece = tls.read(_READ)
+                if not piece:
+                    ended = True  # close_notify
+                    break
                 pieces.append(piece)
-            ended = True  # close_notify
+                if not self._cipher_in.pending and not tls.pending():
+                    break  # the next read could only say so, by a costly exception
         except ssl.SSLWantReadError:
             pass
         except (ssl.SSLZeroReturnError, ssl.SSLEOFError):
