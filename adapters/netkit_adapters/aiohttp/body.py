@@ -16,7 +16,7 @@ import asyncio
 import weakref
 from contextlib import suppress
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import aiohttp
 from aiohttp import client_reqrep
@@ -31,7 +31,7 @@ from netkit_adapters.aiohttp.errors import classify
 if TYPE_CHECKING:
     from aiohttp import ClientResponse
 
-__all__ = ["NativeBody", "ObservedStreamReader", "OpaqueBody", "filled_reader", "observe"]
+__all__ = ["NativeBody", "ObservedStreamReader", "OpaqueBody", "filled_reader", "tell"]
 
 DRAIN_LIMIT: Final = 65536
 """Up to this many bytes an unwanted answer is read to keep its connection; beyond it the connection is closed."""
@@ -43,52 +43,21 @@ _CLOSED: Final = getattr(client_reqrep, "_CONNECTION_CLOSED_EXCEPTION", None)
 """What aiohttp puts into a stream whose response the caller closes or releases."""
 
 
-class _Tap(BaseTimerContext):
-    """A stream's own timer, and beside it the body that watches the stream."""
-
-    __slots__ = ("body", "timer", "whole")
-
-    def __init__(self, timer: BaseTimerContext, body: ResponseBody) -> None:
-        self.timer = timer
-        self.body = body
-        self.whole: Any = None
-
-    def assert_timeout(self) -> None:
-        try:
-            self.timer.assert_timeout()
-        except TimeoutError as error:
-            self.body.end(error)
-            raise
-
-    def __enter__(self) -> BaseTimerContext:
-        self.timer.__enter__()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> bool | None:
-        try:
-            return self.timer.__exit__(kind, error, traceback)
-        except TimeoutError as timeout:
-            self.body.end(timeout)
-            raise
-
-
 _read_nowait_chunk: Final = StreamReader._read_nowait_chunk
 _feed_eof: Final = StreamReader.feed_eof
 _set_exception: Final = StreamReader.set_exception
 
 
 class ObservedStreamReader(StreamReader):
-    """An aiohttp stream that also tells netkit; its `_timer` is always a `_Tap`."""
+    """An aiohttp stream that also tells netkit; its `_timer` is always the body."""
 
     __slots__ = ()
 
-    _timer: _Tap
+    _timer: NativeBody
 
     def _read_nowait_chunk(self, n: int) -> bytes:
         data = _read_nowait_chunk(self, n)
-        body = self._timer.body
+        body = self._timer
         if not body.ended:
             data = body.chunk(data)
             if self._eof and not self._buffer:
@@ -98,19 +67,11 @@ class ObservedStreamReader(StreamReader):
     def feed_eof(self) -> None:
         _feed_eof(self)
         if not self._buffer:
-            self._timer.body.end()
+            self._timer.end()
 
     def set_exception(self, exc: BaseException, *args: Any, **kwargs: Any) -> None:
         _set_exception(self, exc, *args, **kwargs)
-        self._timer.body.end(BodyClosed("left before its end") if exc is _CLOSED else exc)
-
-
-def observe(native: ClientResponse, body: ResponseBody) -> None:
-    """Have `body` told of what is read from `native`, and of `native` being dropped before that."""
-    reader = native.content
-    tap = reader._timer = _Tap(reader._timer, body)
-    reader.__class__ = ObservedStreamReader
-    tap.whole = weakref.ref(native, lambda _: body.end(BodyClosed("dropped before its end")))
+        self._timer.end(BodyClosed("left before its end") if exc is _CLOSED else exc)
 
 
 def filled_reader(content: bytes, loop: asyncio.AbstractEventLoop) -> StreamReader:
@@ -122,10 +83,10 @@ def filled_reader(content: bytes, loop: asyncio.AbstractEventLoop) -> StreamRead
     return reader
 
 
-class NativeBody(ResponseBody):
-    """The body of an `aiohttp.ClientResponse` that a server sent."""
+class NativeBody(ResponseBody, BaseTimerContext):
+    """The body of an `aiohttp.ClientResponse`; takes the place of its stream's timer, and still does its work."""
 
-    __slots__ = ("_kept", "_response")
+    __slots__ = ("_kept", "_response", "_timer")
 
     def __init__(self, native: ClientResponse) -> None:
         super().__init__()
@@ -138,7 +99,8 @@ class NativeBody(ResponseBody):
             elif content._eof and not content._buffer:
                 self.end()
             else:
-                content._timer = _Tap(content._timer, self)
+                self._timer: BaseTimerContext = content._timer
+                content._timer = self
                 content.__class__ = ObservedStreamReader
         elif content is EMPTY_PAYLOAD or connection is None:
             self.end()
@@ -151,6 +113,28 @@ class NativeBody(ResponseBody):
     def _dropped(self, _: object) -> None:
         if not self.ended:
             self.end(BodyClosed("dropped before its end"))
+
+    # What aiohttp's streams ask of their timer.
+
+    def assert_timeout(self) -> None:
+        try:
+            self._timer.assert_timeout()
+        except TimeoutError as error:
+            self.end(error)
+            raise
+
+    def __enter__(self) -> Self:
+        self._timer.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> bool | None:
+        try:
+            return self._timer.__exit__(kind, error, traceback)
+        except TimeoutError as timeout:
+            self.end(timeout)
+            raise
 
     async def read(self) -> bytes:
         if self._kept is not None:
@@ -184,6 +168,11 @@ class NativeBody(ResponseBody):
             with suppress(aiohttp.ClientError, OSError):
                 await native.wait_for_close()
         self.end(BodyClosed("discarded"))
+
+
+def tell(body: ResponseBody, native: ClientResponse) -> None:
+    """Have `body`, which a layer made, told of what is read from the `native` that was made of it."""
+    NativeBody(native).observe(body.chunk, body.end)
 
 
 class OpaqueBody(ResponseBody):

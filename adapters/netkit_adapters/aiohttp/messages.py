@@ -25,7 +25,7 @@ from yarl import URL
 from netkit.errors import FailureKind, PluginError, TransportError, Verdict
 from netkit.headers import Headers
 from netkit.messages import NO_BODY, Request, Response
-from netkit_adapters.aiohttp.body import NativeBody, OpaqueBody, filled_reader, observe
+from netkit_adapters.aiohttp.body import NativeBody, OpaqueBody, filled_reader, tell
 from netkit_adapters.aiohttp.payload import body_of, data_of
 
 if TYPE_CHECKING:
@@ -36,6 +36,15 @@ if TYPE_CHECKING:
     from netkit.stats import Call
 
 __all__ = ["Exchange", "build_native", "to_response"]
+
+
+class _Unfrozen(Request):
+    """A request while it is being filled in: setting seven fields one by one past `Request.__setattr__` would cost
+    more than the rest of a chain without layers."""
+
+    __slots__ = ()
+
+    __setattr__ = object.__setattr__  # type: ignore[assignment]
 
 
 @lru_cache(1024)
@@ -96,7 +105,10 @@ class Exchange:
     def begin(self) -> Request:
         """The neutral request, with its clock running."""
         extensions: dict[str, Any] = {}
-        request = Request(self.method, self.url, self, self.body, self.timeout, extensions, self)
+        request: Request = object.__new__(_Unfrozen)
+        request.method, request.url, request._headers = self.method, self.url, self
+        request.body, request.timeout, request.extensions, request.native = self.body, self.timeout, extensions, self
+        request.__class__ = Request
         self.begun = id(request)
         self.call = extensions["call"] = self.edge.begin(request)
         return request
@@ -230,7 +242,7 @@ def build_native(response: Response, content: bytes, req: ClientRequest) -> Clie
     native.content = filled_reader(content, req.loop)
     response.body.release()
     if content and not response.body.ended:
-        observe(native, response.body)
+        tell(response.body, native)
     else:
         response.body.end()
     return native
