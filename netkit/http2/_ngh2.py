@@ -163,7 +163,8 @@ class Ngh2Machine:
             elif kind is _Head:
                 sink.on_head(event.stream_id, event.headers, event.end_stream)
             elif kind is _Closed:
-                self._closed(event, sink)
+                if event.error_code or self._held:
+                    self._closed(event, sink)
             else:
                 self._rare(kind, event, sink)
 

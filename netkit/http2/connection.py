@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import select
+from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
 from netkit.errors import FailureKind, TransportError, Verdict
@@ -45,6 +46,7 @@ class Connection(asyncio.BufferedProtocol):
         "_fresh",
         "_hold_early",
         "_last_id",
+        "_max_requests",
         "_paused",
         "_ping_sent",
         "_poll",
@@ -91,12 +93,13 @@ class Connection(asyncio.BufferedProtocol):
         self.http1 = False
         self.draining = False
         self.closed = False
-        self.created = self.last_read = self.loop.time()
+        self.created = self.last_read = monotonic()
         self.retire_at = self.created + pool.lifetime()
         self.timer: float | None = None
         self.silence = SilenceWatch(self)
         self._buffer = pool.buffer
         # One read may bring more than half of a small window: it is held before the first byte.
+        self._max_requests = options.max_requests
         self._hold_early = options.stream_window < 2 * len(pool.buffer)
         self._fresh: list[Stream] = []
         self._flush_scheduled = False
@@ -118,7 +121,7 @@ class Connection(asyncio.BufferedProtocol):
             self.http1 = True
             self.limit = 0
             return
-        self.last_read = self.loop.time()
+        self.last_read = monotonic()
         self.machine.start()
         self._schedule_flush()
         self.pool.connected(self)
@@ -129,7 +132,7 @@ class Connection(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         if self.closed or self.http1:
             return
-        self.last_read = self.loop.time()
+        self.last_read = monotonic()
         machine = self.machine
         try:
             machine.receive(self._buffer[:nbytes], self)
@@ -196,7 +199,7 @@ class Connection(asyncio.BufferedProtocol):
         self._fresh.clear()
 
     def _uploads_progressed(self) -> None:
-        machine, now = self.machine, self.loop.time()
+        machine, now = self.machine, monotonic()
         stalled = False
         for stream_id, stream in tuple(self.uploading.items()):
             queued = machine.queued(stream_id)
@@ -229,7 +232,7 @@ class Connection(asyncio.BufferedProtocol):
     def start(self, stream: Stream) -> None:
         """Open a stream for this request. The caller has checked that there is room."""
         body = stream.body
-        empty = body is None or (isinstance(body, bytes) and not body)
+        empty = not body if body is None or isinstance(body, bytes) else False
         machine = self.machine
         stream_id = self._last_id = stream.stream_id = machine.request(stream.fields, empty)
         stream.connection = self
@@ -254,8 +257,13 @@ class Connection(asyncio.BufferedProtocol):
             self.pool.reactor.dirty(self)
         if self.timer is None:
             self.pool.wheel.arm(self, self.pool.watch_interval)
-        self.silence.start(stream)
-        if self.served == self.pool.options.max_requests:
+        request = stream.request
+        limit = request.read_timeout if empty else request.write_timeout
+        if limit is not None:
+            stream.since = monotonic()
+            if limit < self.silence.shortest:
+                self.silence.watch(limit)
+        if self.served == self._max_requests:
             self.drain()
 
     def _register_upload(self, stream: Stream) -> None:
@@ -337,11 +345,19 @@ class Connection(asyncio.BufferedProtocol):
     def _complete(self, stream: Stream) -> None:
         """The answer has ended. If the request has not, the server wants no more of it (RFC 9113 section 8.1)."""
         stream_id = stream.stream_id
-        if not stream.upload_done and (stream.body_iter is not None or self.machine.queued(stream_id)):
-            self._reset(stream_id, Code.NO_ERROR)
-        self._remove(stream)
-        stream.end(None)
-        self._freed()
+        if stream.upload_done:
+            del self.streams[stream_id]
+            self.open -= 1
+        else:
+            if stream.body_iter is not None or self.machine.queued(stream_id):
+                self._reset(stream_id, Code.NO_ERROR)
+            self._remove(stream)
+        stream.ended = True
+        if stream.callbacks is not None:
+            stream.tell(None)
+        stream.wake()
+        if not self.open or self.pool.waiting:
+            self._freed()
 
     def _lose(
         self,
@@ -497,7 +513,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def on_pong(self, payload: bytes) -> None:
         if self._ping_sent:
-            self.pool.counters.ping_rtt = self.loop.time() - self._ping_sent
+            self.pool.counters.ping_rtt = monotonic() - self._ping_sent
             self.pool.emit("ping", connection=self.connection_id, rtt=self.pool.counters.ping_rtt)
             self._ping_sent = 0.0
 
@@ -535,7 +551,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _flooded(self) -> bool:
         """Count one frame that costs us and carries nothing; True when the peer sends too many of them."""
-        now = self.loop.time()
+        now = monotonic()
         budget = self._control_budget + (now - self._control_time) * _FLOOD_RATE
         self._control_time = now
         self._control_budget = min(float(_FLOOD_BURST), budget) - 1
@@ -564,7 +580,7 @@ class Connection(asyncio.BufferedProtocol):
         quiet = now - self.last_read
         if quiet < interval:
             return min(interval - quiet, self.pool.watch_interval)
-        self._ping_sent = self.loop.time()
+        self._ping_sent = monotonic()
         try:
             self.machine.ping(b"netkit\0\0")
             self.flush()
@@ -575,7 +591,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def stale(self) -> bool:
         """True when an idle connection has something to read that the loop has not seen yet: perhaps its end."""
-        if self.open or self.loop.time() - self.last_read < _STALE_AFTER or self.transport is None:
+        if self.open or monotonic() - self.last_read < _STALE_AFTER or self.transport is None:
             return False
         if self._poll is None:
             sock = self.transport.get_extra_info("socket")

@@ -65,7 +65,10 @@ class Engine:
             return Http1Only(request.key)
         fields, length = request_fields(request)
         exchange = Exchange(request, fields, length, loop)
-        reactor.submit(exchange)
+        pool = reactor.pools.get(request.key)
+        if pool is None:
+            pool = reactor.pool(request)
+        pool.submit(exchange)
         if not exchange.ended:
             # As `exchange.wait()`, without the coroutine: this is the one wait that every request has.
             exchange.waiting = True

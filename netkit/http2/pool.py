@@ -15,6 +15,7 @@ import math
 import random
 from collections import deque
 from contextvars import Context
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from netkit.errors import FailureKind, PoolTimeout, QueueFull, TransportError, Verdict
@@ -101,7 +102,10 @@ class Pool:
                 and (size is None or size <= self._upload_size)
                 and self.options.distribution == "pack"
             ):
-                self._start(connection, stream)
+                try:
+                    connection.start(stream)
+                except MachineError:
+                    self._unstartable(connection, stream)
                 return
         if self.closed:
             stream.end(TransportError("the engine is closed", kind=FailureKind.POOL, verdict=Verdict.NOT_SENT))
@@ -120,7 +124,7 @@ class Pool:
         return any(connection.settled for connection in self.connections)
 
     def _arm_queue(self, stream: Stream) -> None:
-        stream.since = self.loop.time()
+        stream.since = monotonic()
         limit = min(self._pool_limit(stream), self._connect_limit(stream))
         if limit != math.inf:
             self.wheel.arm(stream, limit)
@@ -216,7 +220,7 @@ class Pool:
         """False (and let go) when it is too old; sets `_recheck` when the loop must first read what is there."""
         if connection.open:
             return True
-        if connection.served and self.loop.time() >= connection.retire_at:
+        if connection.served and monotonic() >= connection.retire_at:
             connection.drain()
             connection.close()
             return False
@@ -228,7 +232,7 @@ class Pool:
 
     def _checked(self, connection: Connection) -> None:
         self._recheck = False
-        connection.last_read = self.loop.time()
+        connection.last_read = monotonic()
         if connection.closed or connection.draining:
             self.counters.discarded_stale += 1
         self.dispatch()
@@ -237,9 +241,13 @@ class Pool:
         try:
             connection.start(stream)
         except MachineError:
-            connection.drain()  # no more stream ids, or it is closing: it may finish what it has
-            self.waiting.appendleft(stream)
-            self.dispatch()
+            self._unstartable(connection, stream)
+
+    def _unstartable(self, connection: Connection, stream: Stream) -> None:
+        """No more stream ids, or it is closing: it may finish what it has."""
+        connection.drain()
+        self.waiting.appendleft(stream)
+        self.dispatch()
 
     def resend(self, stream: Stream) -> bool:
         """Put a request that surely was not processed back into the queue, once. False: tell its caller instead."""
@@ -350,7 +358,7 @@ class Pool:
 
     def idle(self, connection: Connection) -> None:
         """It has no streams: it is too old, or its idle time begins."""
-        if connection.served and self.loop.time() >= connection.retire_at:
+        if connection.served and monotonic() >= connection.retire_at:
             connection.drain()
             connection.close()
         elif connection.timer is None and self.options.idle_timeout is not None:

@@ -18,7 +18,7 @@ import msgspec
 from netkit.http2.budget import Budget
 from netkit.http2.connection import Connection
 from netkit.http2.exchange import Stream
-from netkit.http2.options import Http1Only, Http2Options
+from netkit.http2.options import H2Request, Http1Only, Http2Options
 from netkit.http2.pool import Pool
 from netkit.http2.protocol import MachineFactory
 from netkit.http2.timers import Wheel
@@ -123,10 +123,14 @@ class Reactor:
             stream.outcome = Http1Only(request.key)
             stream.end(None)
             return
+        (self.pools.get(request.key) or self.pool(request)).submit(stream)
+
+    def pool(self, request: H2Request) -> Pool:
+        """The pool for this request's key, made on first use."""
         pool = self.pools.get(request.key)
         if pool is None:
             pool = self.pools[request.key] = Pool(self, request.key, request.connect)
-        pool.submit(stream)
+        return pool
 
     def dirty(self, connection: Connection) -> None:
         """This connection has something to write: once, at the end of this turn of the loop."""

@@ -10,6 +10,7 @@ Rules of this file:
 from __future__ import annotations
 
 import math
+from time import monotonic
 from typing import TYPE_CHECKING
 
 from netkit.errors import FailureKind, TransportError
@@ -28,11 +29,11 @@ def _period(limit: float) -> float:
 class SilenceWatch:
     """On the wheel while a stream of its connection has a limit."""
 
-    __slots__ = ("_connection", "_shortest", "timer")
+    __slots__ = ("_connection", "shortest", "timer")
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        self._shortest = math.inf
+        self.shortest = math.inf
         self.timer: float | None = None
 
     def start(self, stream: Stream) -> None:
@@ -40,11 +41,14 @@ class SilenceWatch:
         request = stream.request
         limit = request.read_timeout if stream.upload_done else request.write_timeout
         if limit is not None:
-            connection = self._connection
-            stream.since = connection.loop.time()
-            if limit < self._shortest:
-                self._shortest = limit
-                connection.pool.wheel.arm(self, _period(limit))
+            stream.since = monotonic()
+            if limit < self.shortest:
+                self.watch(limit)
+
+    def watch(self, limit: float) -> None:
+        """A limit shorter than all others has come: look more often."""
+        self.shortest = limit
+        self._connection.pool.wheel.arm(self, _period(limit))
 
     def expired(self, now: float) -> float | None:
         """Look over the streams; end those whose silence has lasted too long."""
@@ -53,7 +57,7 @@ class SilenceWatch:
             limit = self._check(stream, now)
             if limit is not None and limit < shortest:
                 shortest = limit
-        self._shortest = shortest
+        self.shortest = shortest
         return None if shortest == math.inf else _period(shortest)
 
     def _check(self, stream: Stream, now: float) -> float | None:
@@ -72,4 +76,4 @@ class SilenceWatch:
         return None
 
     def __repr__(self) -> str:
-        return f"<SilenceWatch {self._shortest:g} s>"
+        return f"<SilenceWatch {self.shortest:g} s>"

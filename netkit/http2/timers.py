@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 import math
+from time import monotonic
 from typing import Protocol
 
 __all__ = ["Timed", "Wheel"]
@@ -44,7 +45,7 @@ class Wheel:
         if delay == math.inf:
             return
         grain = delay * 0.02 if delay > 0.1 else 0.002
-        key = math.ceil((self.loop.time() + delay) / grain) * grain
+        key = math.ceil((monotonic() + delay) / grain) * grain
         bucket = self._buckets.get(key)
         if bucket is None:
             bucket = self._buckets[key] = {}
@@ -64,11 +65,11 @@ class Wheel:
         if self._handle is not None:
             self._handle.cancel()
         self._armed = key
-        self._handle = self.loop.call_at(key, self._fire)
+        self._handle = self.loop.call_later(max(0.0, key - monotonic()), self._fire)
 
     def _fire(self) -> None:
         self._handle, self._armed = None, math.inf
-        now = self.loop.time() + 0.0005
+        now = monotonic() + 0.0005
         heap, buckets = self._heap, self._buckets
         while heap and (heap[0] <= now or not buckets[heap[0]]):
             due = list(buckets.pop(heapq.heappop(heap)))

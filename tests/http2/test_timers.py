@@ -6,6 +6,9 @@ import asyncio
 import math
 from typing import Any
 
+import pytest
+
+from netkit.http2 import timers
 from netkit.http2.timers import Wheel
 
 
@@ -25,8 +28,8 @@ class Clock:
     def time(self) -> float:
         return self.now
 
-    def call_at(self, when: float, call: Any) -> Handle:
-        self.handles.append(Handle(when, call))
+    def call_later(self, delay: float, call: Any) -> Handle:
+        self.handles.append(Handle(self.now + delay, call))
         return self.handles[-1]
 
     def advance(self, seconds: float) -> None:
@@ -50,14 +53,20 @@ class Item:
         return self.again
 
 
-def make() -> tuple[Clock, Wheel]:
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
+    monkeypatch.setattr(timers, "monotonic", clock.time)
+    return clock
+
+
+def make(clock: Clock) -> tuple[Clock, Wheel]:
     loop: asyncio.AbstractEventLoop = clock  # type: ignore[assignment]
     return clock, Wheel(loop)
 
 
-def test_fires_once_and_not_early() -> None:
-    clock, wheel = make()
+def test_fires_once_and_not_early(clock: Clock) -> None:
+    clock, wheel = make(clock)
     item = Item()
     wheel.arm(item, 1.0)
     clock.advance(0.99)
@@ -70,8 +79,8 @@ def test_fires_once_and_not_early() -> None:
     assert item.timer is None
 
 
-def test_rearm_replaces_disarm_forgets_infinity_never() -> None:
-    clock, wheel = make()
+def test_rearm_replaces_disarm_forgets_infinity_never(clock: Clock) -> None:
+    clock, wheel = make(clock)
     first, second, third = Item(), Item(), Item()
     wheel.arm(first, 1.0)
     wheel.arm(first, 3.0)
@@ -85,8 +94,8 @@ def test_rearm_replaces_disarm_forgets_infinity_never() -> None:
     assert (len(first.fired), len(second.fired), len(third.fired)) == (1, 0, 0)
 
 
-def test_an_item_may_ask_for_more_time() -> None:
-    clock, wheel = make()
+def test_an_item_may_ask_for_more_time(clock: Clock) -> None:
+    clock, wheel = make(clock)
     item = Item(again=0.5)
     wheel.arm(item, 1.0)
     clock.advance(2.1)
@@ -96,8 +105,8 @@ def test_an_item_may_ask_for_more_time() -> None:
     assert len(item.fired) == 3
 
 
-def test_an_item_that_ends_its_neighbour_in_the_same_bucket() -> None:
-    clock, wheel = make()
+def test_an_item_that_ends_its_neighbour_in_the_same_bucket(clock: Clock) -> None:
+    clock, wheel = make(clock)
     neighbour = Item()
 
     class Killer(Item):
@@ -114,8 +123,8 @@ def test_an_item_that_ends_its_neighbour_in_the_same_bucket() -> None:
     assert len(neighbour.fired) == 1
 
 
-def test_many_deadlines_make_few_timers() -> None:
-    clock, wheel = make()
+def test_many_deadlines_make_few_timers(clock: Clock) -> None:
+    clock, wheel = make(clock)
     for _ in range(1000):
         wheel.arm(Item(), 60.0)
         clock.advance(0.01)
