@@ -27,6 +27,7 @@ from netkit.headers import Headers
 from netkit.messages import NO_BODY, Request, Response
 from netkit_adapters.aiohttp.body import NativeBody, OpaqueBody, filled_reader, tell
 from netkit_adapters.aiohttp.payload import body_of, data_of
+from netkit_adapters.aiohttp.pool import NEW_CONNECTION
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -63,6 +64,7 @@ class Exchange:
         "_loaded",
         "begun",
         "body",
+        "body_started",
         "call",
         "edge",
         "handler",
@@ -95,6 +97,7 @@ class Exchange:
         self._headers = req.headers
         self._loaded: Headers | None = None
         self.in_flight = 0
+        self.body_started = False
         self.sent: ClientRequest | None = None
 
     def __call__(self) -> Headers:
@@ -120,7 +123,12 @@ class Exchange:
     async def prepare(self, request: Request, req: ClientRequest) -> ClientRequest:
         """What to send for `request`: `req` itself, or a copy with what layers changed, fit to be sent once more."""
         req = self._rebuilt(request, req)
-        return req if self.sent is None else await self._again(request, req)
+        if self.sent is not None:
+            req = await self._again(request, req)
+        if request.extensions.get("new_connection"):
+            req = _copy(req) if req is self.req else req
+            req.__dict__[NEW_CONNECTION] = True
+        return req
 
     async def _again(self, request: Request, req: ClientRequest) -> ClientRequest:
         last = self.sent
@@ -136,7 +144,7 @@ class Exchange:
                 await last.close()
         # Once ClientTimeout.total is spent, nothing is sent any more.
         req._timer.assert_timeout()
-        if req._body is not None and (req._body.consumed or not request.body.replayable):
+        if req._body is not None and self.body_started and (req._body.consumed or not request.body.replayable):
             cause = aiohttp.ClientPayloadError("a one-shot request body cannot be sent again")
             raise TransportError(
                 str(cause), kind=FailureKind.BODY, verdict=Verdict.AMBIGUOUS, native=cause

@@ -33,12 +33,12 @@ if TYPE_CHECKING:
     from aiohttp.connector import Connection
     from aiohttp.tracing import Trace
 
-__all__ = ["AiohttpPool", "DrivenConnector"]
+__all__ = ["NEW_CONNECTION", "AiohttpPool", "DrivenConnector", "reused"]
 
 _now = time.monotonic
 _KEEP_ALIVE: Final = re.compile(r"(?:^|[,;\s])timeout\s*=\s*\"?(\d+)", re.IGNORECASE)
-SWEEP_EVERY: Final = 1.0
-"""Seconds between two looks at idle connections in a connector that has some."""
+NEW_CONNECTION: Final = "_netkit_new_connection"
+"""Attribute of a native request that must not go over a connection that is open already."""
 
 
 class _Life:
@@ -67,8 +67,17 @@ class DrivenConnector(TCPConnector):
     """A session's own connector with the driver told of every check-out and check-in."""
 
     _netkit_pool: AiohttpPool
+    _netkit_afresh = False
+
+    async def connect(self, req: ClientRequest, traces: list[Trace], timeout: ClientTimeout) -> Connection:
+        # aiohttp asks for an idle connection before it waits for anything: nobody comes between here and there.
+        self._netkit_afresh = NEW_CONNECTION in req.__dict__
+        return await super().connect(req, traces, timeout)
 
     async def _get(self, key: ConnectionKey, traces: list[Trace]) -> Connection | None:
+        afresh, self._netkit_afresh = self._netkit_afresh, False
+        if afresh:
+            return None
         self._netkit_pool.select(self, key)
         return await super()._get(key, traces)
 
@@ -76,8 +85,6 @@ class DrivenConnector(TCPConnector):
         self._netkit_pool.returned(protocol)
         super()._release(key, protocol, should_close=should_close)
         self._netkit_pool.trim(self, key)
-        if self._conns and self._cleanup_handle is None:
-            self._cleanup_handle = self._loop.call_later(SWEEP_EVERY, _clean, weakref.ref(self))
 
     async def _create_connection(
         self, req: ClientRequest, traces: list[Trace], timeout: ClientTimeout
@@ -87,20 +94,11 @@ class DrivenConnector(TCPConnector):
         pool.opened(protocol, _origin(req.connection_key))
         return protocol
 
-    def _cleanup(self) -> None:
-        # Called by aiohttp's timer; the policy's idle time replaces its fixed one.
-        if self._cleanup_handle:
-            self._cleanup_handle.cancel()
-            self._cleanup_handle = None
-        self._netkit_pool.sweep_connector(self)
-        if self._conns:
-            self._cleanup_handle = self._loop.call_later(SWEEP_EVERY, _clean, weakref.ref(self))
 
-
-def _clean(reference: weakref.ref[DrivenConnector]) -> None:
-    connector = reference()
-    if connector is not None and not connector.closed:
-        connector._cleanup()
+def reused(req: ClientRequest | None) -> bool:
+    """Whether the connection on which `req` failed had served another request before."""
+    life = _life(getattr(getattr(req, "response", None), "_protocol", None))
+    return life is not None and life.requests > 1
 
 
 class AiohttpPool:
@@ -282,8 +280,8 @@ class AiohttpPool:
             return dict.fromkeys(("max_idle", "idle_timeout", "max_lifetime", "max_requests", "tcp_keepalive"), why)
         return {
             "max_idle": "per origin and TLS settings, in aiohttp's connector",
-            "idle_timeout": "asked before each reuse and every second",
-            "max_lifetime": "asked before each reuse and every second",
+            "idle_timeout": "asked before each reuse, and by the sweep",
+            "max_lifetime": "asked before each reuse, and by the sweep",
             "max_requests": "asked before each reuse",
             "connect_timeout": "sock_connect, where the session and the call have aiohttp's default timeout",
             "tcp_keepalive": "set on each socket after it is connected",

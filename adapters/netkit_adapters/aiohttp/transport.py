@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING
 from aiohttp import ClientRequest, ClientResponse, hdrs
 from aiohttp.client import DEFAULT_TIMEOUT
 
-from netkit.errors import ConfigError, NetkitError, PluginError
+from netkit.errors import ConfigError, NetkitError, PluginError, Verdict
 from netkit_adapters.aiohttp.errors import classify, to_native
 from netkit_adapters.aiohttp.limits import send_within, timeout_of
 from netkit_adapters.aiohttp.messages import Exchange, build_native, to_response
+from netkit_adapters.aiohttp.pool import reused
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -45,7 +46,7 @@ class Hop:
     async def __call__(
         self, req: ClientRequest, handler: Callable[[ClientRequest], Awaitable[ClientResponse]]
     ) -> ClientResponse:
-        if not isinstance(req, ClientRequest) or hdrs.UPGRADE in req.headers:
+        if not issubclass(type(req), ClientRequest) or hdrs.UPGRADE in req.headers:
             # Tests of aiohttp's users put stand-ins in place of requests: there is nothing in them to work with.
             return await handler(req)
         edge = self.edge
@@ -105,10 +106,16 @@ async def terminal(request: Request) -> Response:
         failure = None if isinstance(error, NetkitError) else classify(error, req=exchange.sent)
         if failure is None:
             raise
+        if failure.verdict is Verdict.NOT_SENT:
+            failure.details["body_started"] = exchange.body_started
+        else:
+            exchange.body_started = True
+            failure.details["reused"] = reused(exchange.sent)
         try:
             raise failure from error
         finally:
             del failure
+    exchange.body_started = True
     if edge.pool is not None:
         edge.pool.answered(native)  # type: ignore[attr-defined]
     return to_response(native)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 import socket
 import time
@@ -15,6 +16,8 @@ from netkit_adapters.aiohttp import edge_of
 from netkit_adapters.aiohttp.pool import AiohttpPool, DrivenConnector
 
 import netkit
+from netkit import Request, Response, Send
+from netkit.flow import compose
 from netkit.testing import MockGPU, faults
 
 OpenSession = Callable[..., netkit.ClientSession]
@@ -191,3 +194,40 @@ async def test_a_callers_connector_is_described_as_left_alone(gpu: MockGPU) -> N
         pool = edge_of(session).pool
         assert pool is not None
         assert pool.supports <= set(pool.describe())
+
+
+async def test_a_layer_can_ask_for_a_new_connection(gpu: MockGPU, open_session: OpenSession) -> None:
+    async def twice(request: Request, send: Send) -> Response:
+        await (await send(request)).discard()
+        return await send(request.extend(new_connection=True))
+
+    session = open_session(plugins={"retry": False, "pool": True})
+    edge = edge_of(session)
+    edge._default = compose([twice], edge._default)
+    await get(session, f"{gpu.url}/echo")
+    await get(session, f"{gpu.url}/echo")
+    assert connections(gpu) == [1, 2, 2, 3]
+
+
+async def test_a_failure_says_whether_its_connection_had_served_before(
+    gpu: MockGPU, open_session: OpenSession
+) -> None:
+    seen: list[Any] = []
+
+    async def noting(request: Request, send: Send) -> Response:
+        try:
+            return await send(request)
+        except netkit.TransportError as failure:
+            seen.append(failure.details)
+            raise
+
+    session = open_session(plugins={"retry": False, "pool": True})
+    edge = edge_of(session)
+    edge._default = compose([noting], edge._default)
+    gpu.script(faults.CloseBeforeHeaders(), faults.Pass(), faults.CloseBeforeHeaders())
+    for _ in range(3):
+        with contextlib.suppress(aiohttp.ServerDisconnectedError):
+            await get(session, f"{gpu.url}/echo")
+    with pytest.raises(aiohttp.ClientConnectorError):
+        await get(session, "http://127.0.0.1:1/")
+    assert seen == [{"reused": False}, {"reused": True}, {"body_started": False}]

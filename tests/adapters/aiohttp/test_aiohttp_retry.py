@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import socket
 from collections.abc import AsyncIterator, Callable
@@ -142,3 +143,19 @@ async def test_raise_for_status_sees_only_the_last_answer(gpu: MockGPU, open_ses
     gpu.script(*faults.statuses(503, 503, 503))
     with pytest.raises(aiohttp.ClientResponseError, match="503"):
         await session.get(f"{gpu.url}/echo")
+
+
+async def test_a_generator_that_was_not_started_is_sent_after_a_refused_connect(open_session: OpenSession) -> None:
+    async def chunks() -> AsyncIterator[bytes]:
+        yield b"still whole"
+
+    with MockGPU(tls=False, http="1.1") as gpu:
+        session = open_session(plugins={"retry": {**FAST, "attempts": 50}})
+        gpu.pause_listening()
+        call = asyncio.ensure_future(session._request("POST", f"{gpu.url}/echo", data=chunks()))
+        while netkit.stats(session).requests.attempts < 2:
+            await asyncio.sleep(0)
+        gpu.resume_listening()
+        async with await call as answer:
+            assert (await answer.json())["body"] == "still whole"
+        assert len(gpu.log.requests) == 1
