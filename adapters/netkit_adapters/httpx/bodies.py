@@ -21,15 +21,12 @@ __all__ = ["body_of", "stream_of"]
 def body_of(stack: Stack, request: Any) -> Body:
     """The neutral form of a native request's stream."""
     stream: Any = request.stream
-
-    if isinstance(stream, stack.byte_stream):
-        content = getattr(stream, "_stream", None)
-        if type(content) is not bytes:
-            content = b"".join(stream)
+    kind: Any = type(stream)
+    if kind is stack.byte_stream:
+        content = stream._stream if type(getattr(stream, "_stream", None)) is bytes else b"".join(stream)
         return Body.of(content) if content else NO_BODY
     length = request.headers.get("content-length", "")
     size = int(length) if length.isdigit() else None
-    kind: Any = type(stream)
     if stack.multipart_stream is not None and kind is stack.multipart_stream:
         # Its file fields seek to 0 by themselves before each reading.
         files = [getattr(field, "file", None) for field in stream.fields]

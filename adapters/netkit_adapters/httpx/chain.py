@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from netkit.errors import BodyClosed, ConfigError, NetkitError, PluginError, TransportError
 from netkit.flow import run_sync
 from netkit.messages import Request, Response
-from netkit_adapters.httpx.driven import AsyncDriven, SyncDriven
+from netkit_adapters.httpx.driven import AsyncDriven, ClosingBackend, SyncDriven
 from netkit_adapters.httpx.failures import classify, to_native
 from netkit_adapters.httpx.messages import Exchange, native_response, response_headers
 from netkit_adapters.httpx.stack import Stack
@@ -45,6 +45,7 @@ class Shapes:
         core = stack.core
         self.sync_driven: Any = type("DrivenConnection", (SyncDriven, core.ConnectionInterface), {})
         self.async_driven: Any = type("AsyncDrivenConnection", (AsyncDriven, core.AsyncConnectionInterface), {})
+        self.closing_backend: Any = type("ClosingBackend", (ClosingBackend, core.AsyncNetworkBackend), {})
         self.transports: tuple[type, type] = (native.HTTPTransport, native.AsyncHTTPTransport)
         names = ("ConnectionPool", "HTTPProxy", "SOCKSProxy")
         self.core_pools = {getattr(core, f"{prefix}{name}") for name in names for prefix in ("", "Async")}
@@ -79,7 +80,7 @@ class Wiring:
             # Of the other world: the client says so by itself.
             body = ReadBody(())
         else:
-            body = native.stream = self.observed(stream, native.headers, self.failed_body, self.abandoned.append)
+            body = native.stream = self.observed(stream, native.headers, self)
         version = native.extensions.get("http_version", b"HTTP/1.1").decode("ascii", "replace")
         return Response(
             native.status_code,
@@ -205,6 +206,9 @@ def _made(exchange: Exchange, neutral: Request, response: Response, content: byt
 
 def _observe(exchange: Exchange, neutral: Request, response: Response) -> None:
     call = exchange.call
+    if response.body.ended and response.body.error is None:
+        # A layer has read it: the caller's first byte is here.
+        call.first_byte(b"-")
     response.body.observe(call.first_byte, exchange.wiring.edge.tell_end(neutral, call, response.status))
 
 

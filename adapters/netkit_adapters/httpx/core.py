@@ -13,9 +13,11 @@ import contextlib
 import copy
 import sys
 import weakref
+from collections.abc import Coroutine
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
+from netkit.runtime import Asyncio
 from netkit_adapters.httpx.driven import Driven
 
 if TYPE_CHECKING:
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
     from netkit_adapters.httpx.chain import Shapes
     from netkit_adapters.httpx.pool import HttpcorePool
 
-__all__ = ["CorePool"]
+__all__ = ["CorePool", "rescue"]
 
 _ATTRIBUTES: Final = (
     "_assign_requests_to_connections",
@@ -40,7 +42,13 @@ _ATTRIBUTES: Final = (
     "create_connection",
 )
 _OVERRIDDEN: Final = ("create_connection", "_assign_requests_to_connections")
-_LIMITS: Final = ("_max_connections", "_max_keepalive_connections", "_keepalive_expiry", "_socket_options")
+_CHANGED: Final = (
+    "_max_connections",
+    "_max_keepalive_connections",
+    "_keepalive_expiry",
+    "_socket_options",
+    "_network_backend",
+)
 
 _left_behind: list[Any] = []
 """Connections of a parent process or a finished loop: never used again, and never finalised, which would warn."""
@@ -99,12 +107,14 @@ class CorePool:
         if any(name in pool.__dict__ for name in _OVERRIDDEN):
             # Another client drives it, or a mocking library has its hands in it.
             return
-        self._saved = {name: getattr(pool, name) for name in _LIMITS}
+        self._saved = {name: getattr(pool, name) for name in _CHANGED}
         if not explicit:
             pool._max_connections = pool._max_keepalive_connections = sys.maxsize
             pool._keepalive_expiry = None
         if pool._uds is None and pool._socket_options is None:
             pool._socket_options = settings.socket_options
+        if self._asynchronous:
+            pool._network_backend = self._shapes.closing_backend(pool._network_backend)
         overrides = _Overrides(self._shapes, pool, weakref.ref(driver), explicit, asynchronous=self._asynchronous)
         pool.create_connection = overrides.create_connection
         pool._assign_requests_to_connections = overrides.assign
@@ -161,8 +171,6 @@ class CorePool:
         )
 
     def _spawn(self, coroutine: Any) -> None:
-        from netkit.runtime import Asyncio
-
         task = Asyncio().spawn(coroutine, name="pool-close")
         self._tasks = {known for known in self._tasks if not known.done()} | {task}
 
@@ -239,3 +247,25 @@ def _socket_of(connection: Any) -> Any:
     while (deeper := getattr(inner, "_connection", None)) is not None:
         inner = deeper
     return inner._network_stream.get_extra_info("socket")
+
+
+def rescue(stream: Any) -> Coroutine[Any, Any, None] | None:
+    """Take a half-closed response out of its pool; returns what is left to be awaited, in the loop of the pool.
+
+    The pool would count its request for ever, and its connection as in use (encode/httpcore issue 1093).
+    """
+    inner = getattr(stream, "_httpcore_stream", None)
+    pool, request = getattr(inner, "_pool", None), getattr(inner, "_pool_request", None)
+    if pool is None or request is None or request not in getattr(pool, "_requests", ()):
+        return None
+    pool._requests.remove(request)
+    connection = request.connection
+    # The other streams of an HTTP/2 connection are none of this one's business.
+    lost = not (connection.is_idle() or connection.is_closed() or "HTTP/2" in connection.info())
+    if lost and connection in pool._connections:
+        pool._connections.remove(connection)
+    return _finish_closing(pool, [connection] if lost else [])
+
+
+async def _finish_closing(pool: Any, closing: list[Any]) -> None:
+    await pool._close_connections([*closing, *pool._assign_requests_to_connections()])

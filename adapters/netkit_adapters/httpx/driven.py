@@ -10,13 +10,16 @@ Rules of this file:
 
 from __future__ import annotations
 
+import contextlib
 import time
+import weakref
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from netkit_adapters.httpx.pool import HttpcorePool
 
-__all__ = ["AsyncDriven", "Driven", "SyncDriven"]
+__all__ = ["AsyncDriven", "ClosingBackend", "Driven", "SyncDriven"]
 
 _now = time.monotonic
 
@@ -153,3 +156,35 @@ class AsyncDriven(Driven):
 
     async def aclose(self) -> None:
         await self._netkit_inner.aclose()
+
+
+class ClosingBackend:
+    """A network backend whose sockets are closed when their TLS handshake is cancelled; httpcore's leave them open.
+
+    The per-stack class adds httpcore's interface.
+    """
+
+    def __init__(self, inner: Any) -> None:
+        self._netkit_inner = inner
+
+    async def connect_tcp(self, *args: Any, **kwargs: Any) -> Any:
+        stream = await self._netkit_inner.connect_tcp(*args, **kwargs)
+        with contextlib.suppress(AttributeError, TypeError):  # a stream of the user's own that allows neither
+            stream.start_tls = partial(_start_tls_or_close, weakref.ref(stream))
+        return stream
+
+    async def connect_unix_socket(self, *args: Any, **kwargs: Any) -> Any:
+        return await self._netkit_inner.connect_unix_socket(*args, **kwargs)
+
+    async def sleep(self, seconds: float) -> None:
+        await self._netkit_inner.sleep(seconds)
+
+
+async def _start_tls_or_close(stream_of: weakref.ref[Any], *args: Any, **kwargs: Any) -> Any:
+    stream: Any = stream_of()
+    native: Any = type(stream)
+    try:
+        return await native.start_tls(stream, *args, **kwargs)
+    except BaseException:
+        await stream.aclose()
+        raise

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 from netkit import fork
 from netkit.pooling import ConnectionPolicy, PoolCounts, SocketSettings
-from netkit_adapters.httpx.core import CorePool
+from netkit.runtime import Asyncio
+from netkit_adapters.httpx.core import CorePool, rescue
 from netkit_adapters.httpx.driven import Driven
 from netkit_adapters.httpx.loops import Loops, current_loop
 
@@ -51,6 +52,7 @@ class HttpcorePool:
         self.loops = Loops(self)
         self._opened = self._stale = self._other = 0
         self._respected = False
+        self._closings: set[Any] = set()
         fork.register(self)
 
     def after_fork_in_child(self) -> None:
@@ -172,6 +174,18 @@ class HttpcorePool:
         lost = (core.ReadError, core.WriteError, core.RemoteProtocolError)
         if idled is not None and self._policy is not None and isinstance(error, lost):
             self._policy.died(connection.origin, idled)
+
+    def rescue(self, stream: Any) -> None:
+        """Free what a cancelled closing of a response's stream left behind."""
+        closing = rescue(stream)
+        if closing is None:
+            return
+        if current_loop() is None:
+            # Torn down after its loop: there is nothing left to wait with.
+            closing.close()
+        else:
+            self._closings = {known for known in self._closings if not known.done()}
+            self._closings.add(Asyncio().spawn(closing, name="pool-close"))
 
     # What netkit shows and does.
 

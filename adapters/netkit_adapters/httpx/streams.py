@@ -11,12 +11,15 @@ Rules of this file:
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
-from typing import Any, Final
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from typing import TYPE_CHECKING, Any, Final
 
-from netkit.errors import BodyClosed, TransportError
+from netkit.errors import BodyClosed
 from netkit.messages import OnChunk, OnEnd, ResponseBody
 from netkit_adapters.httpx.loops import current_loop
+
+if TYPE_CHECKING:
+    from netkit_adapters.httpx.chain import Wiring
 
 __all__ = ["AsyncBody", "NativeBody", "ReadBody", "SyncBody", "Synthetic"]
 
@@ -25,30 +28,22 @@ DRAIN_LIMIT: Final = 64 * 1024
 
 
 class NativeBody(ResponseBody):
-    """What sync and async bodies share. `failed` makes the neutral error of a native one; `abandon` notes a body
-    that nobody holds any more; `headers` are the native response's."""
+    """What sync and async bodies share: the native stream, the headers that came with it, and its client's wiring."""
 
-    __slots__ = ("_abandon", "_closed", "_failed", "_headers", "_inner", "_kept", "_seen")
+    __slots__ = ("_closed", "_headers", "_inner", "_kept", "_seen", "_wiring")
 
-    def __init__(
-        self,
-        inner: Any,
-        headers: Any,
-        failed: Callable[[BaseException], TransportError | None],
-        abandon: Callable[[NativeBody], None],
-    ) -> None:
+    def __init__(self, inner: Any, headers: Any, wiring: Wiring) -> None:
         super().__init__()
         self._inner = inner
         self._headers = headers
-        self._failed = failed
-        self._abandon = abandon
+        self._wiring = wiring
         self._closed = False
         self._kept: list[bytes] | None = None
         self._seen = 0
 
     def failure(self, error: BaseException) -> BaseException:
         """The neutral error for `error`, itself where it is none of the exchange's."""
-        found = self._failed(error)
+        found = self._wiring.failed_body(error)
         if found is None:
             return error
         found.__cause__ = error
@@ -73,7 +68,7 @@ class NativeBody(ResponseBody):
 
     def __del__(self) -> None:
         if not self.ended:
-            self._abandon(self)
+            self._wiring.abandoned.append(self)
             # Callers that wait for its place are let in at once: whoever goes on closes it first.
             self.release()
 
@@ -180,7 +175,12 @@ class AsyncBody(NativeBody):
             self._closed = True
             close = getattr(self._inner, "aclose", None)
             if close is not None:
-                await close()
+                try:
+                    await close()
+                except BaseException:
+                    # httpcore shields its closing from anyio's cancellation, not from a task's: it stops half-way.
+                    self._wiring.pool.rescue(self._inner)
+                    raise
 
     async def aclose(self) -> None:
         try:

@@ -27,15 +27,15 @@ class Face:
         return f"{self.stack}-{'async' if self.asynchronous else 'sync'}"
 
     @property
-    def Client(self) -> Any:  # noqa: N802
+    def Client(self) -> Any:
         return self.adapter.AsyncClient if self.asynchronous else self.adapter.Client
 
     @property
-    def NativeClient(self) -> Any:  # noqa: N802
+    def NativeClient(self) -> Any:
         return self.native.AsyncClient if self.asynchronous else self.native.Client
 
     @property
-    def HTTPTransport(self) -> Any:  # noqa: N802
+    def HTTPTransport(self) -> Any:
         return self.native.AsyncHTTPTransport if self.asynchronous else self.native.HTTPTransport
 
     def run(self, result: Any) -> Any:
@@ -93,9 +93,14 @@ class Face:
             yield from response.iter_raw()
             return
         iterator: AsyncIterator[bytes] = response.aiter_raw()
+
+        async def step() -> bytes:
+            # Called in the loop, which then knows the generator and closes it if the test leaves early.
+            return await anext(iterator)
+
         while True:
             try:
-                yield self.run(anext(iterator))
+                yield self.run(step())
             except StopAsyncIteration:
                 return
 

@@ -16,7 +16,6 @@ from netkit.facade import attach, detach, edge_of, stats
 from netkit.flow import compose
 from netkit.testing import MockGPU
 
-
 OFF = {"retry": False, "pool": False, "http2": False}
 
 

@@ -91,7 +91,8 @@ def test_the_connection_is_free_when_the_end_is_told(face: Face, gpu: MockGPU) -
 def test_leaving_early(face: Face, gpu: MockGPU) -> None:
     client, watch = watched(face, gpu)
     with face.stream(client, "POST", CHAT_PATH, json=CHAT) as response:
-        next(face.chunks(response))
+        chunks = face.chunks(response)
+        next(chunks)
         assert watch.ends == []
     assert [type(end) for end in watch.ends] == [BodyClosed]
     assert watch.released == 1
@@ -102,7 +103,7 @@ def test_an_abandoned_response_ends_before_the_next_call(face: Face, gpu: MockGP
     client, watch = watched(face, gpu)
 
     def abandon() -> None:
-        request = client.build_request("POST", CHAT_PATH, json=CHAT)
+        request = client.build_request("POST", CHAT_PATH, json={**CHAT, "max_tokens": 1000})
         face.run(client.send(request, stream=True))
 
     abandon()
@@ -230,12 +231,15 @@ def test_streams_read_to_the_end_without_close(face: Face, gpu: MockGPU) -> None
 
 def test_a_stream_that_dies_is_not_replayed(face: Face, gpu: MockGPU) -> None:
     client = face.client(gpu, plugins={"retry": {"attempts": 3, "pure": ["*"], "backoff_initial": 0.01}})
-    gpu.faults.push(faults.CutBody(after=1) if "after" in faults.CutBody.__dataclass_fields__ else faults.CutBody())
-    got = []
-    with pytest.raises((face.native.RemoteProtocolError, face.native.ReadError)) as caught:
+    gpu.faults.push(faults.CutBody(after_events=1))
+    got: list[bytes] = []
+
+    def consume() -> None:
         with face.stream(client, "POST", CHAT_PATH, json=CHAT) as response:
-            for chunk in face.chunks(response):
-                got.append(chunk)
+            got.extend(face.chunks(response))
+
+    with pytest.raises((face.native.RemoteProtocolError, face.native.ReadError)) as caught:
+        consume()
     assert caught.value.request.url.path == CHAT_PATH
     assert len(gpu.log.requests) == 1
     assert b"".join(got).count(b'"role"') <= 1
@@ -249,7 +253,8 @@ def test_the_server_sees_that_the_caller_left(face: Face) -> None:
     with MockGPU(http="1.1", launch_ms=0, token_ms=20) as gpu:
         client = face.client(gpu)
         with face.stream(client, "POST", CHAT_PATH, json={**CHAT, "max_tokens": 1000}) as response:
-            next(face.chunks(response))
+            chunks = face.chunks(response)
+            next(chunks)
         left = time.monotonic()
         gpu.log.wait(lambda log: log.requests[0].outcome == "client_left")
         assert gpu.log.requests[0].ended - left < 2
@@ -267,7 +272,8 @@ def test_the_first_event_is_delivered_while_the_server_holds_the_second(face: Fa
     with face.stream(client, "POST", CHAT_PATH, json=CHAT) as response:
         assert response.status_code == 200
         gate.release()
-        assert next(face.chunks(response)).startswith(b"data: ")
+        chunks = face.chunks(response)
+        assert next(chunks).startswith(b"data: ")
         assert len(gpu.log.requests) == 1
 
 
