@@ -260,7 +260,7 @@ def test_streams_above_the_limit_are_refused(engine: Any, http2: Any) -> None:
 
 
 def test_streams_opened_before_the_settings_are_refused_above_the_limit(http2: Any) -> None:
-    with MockGPU(settings={3: 4}, faults=[faults.DelayedSettings(seconds=0.05)]) as gpu:
+    with MockGPU(settings={3: 4}, faults=[faults.DelayedSettings(seconds=0.3)]) as gpu:
         client = http2(gpu)
         streams = [client.request("GET", "/status/200") for _ in range(6)]
         replies = [client.reply(stream) for stream in streams]

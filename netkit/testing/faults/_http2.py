@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 from netkit.testing.mock_gpu import frames
 from netkit.testing.mock_gpu.exchange import Gone
+from netkit.testing.mock_gpu.signals import Signal
 
 from ._base import ConnectionFault, Fault, Proceed
 from ._outputs import Cut
@@ -66,7 +67,9 @@ class GoAway(Fault):
 
     Attributes:
         last_stream: None means this request's stream, so that it is answered; 0 is a valid value.
-        two_step: first GOAWAY(2**31-1), then, when the client has had a round trip (`gap` seconds), the real one.
+        two_step: first GOAWAY(2**31-1), then the real one, which names the highest stream that came meanwhile.
+        gap: seconds between the two steps.
+        until: a Signal; where given, the second step is taken when the test sets it, instead of after `gap`.
         then: "close" when the streams that remain have ended, "keep" the connection open for the client to close.
     """
 
@@ -75,6 +78,7 @@ class GoAway(Fault):
     debug: bytes = b""
     two_step: bool = False
     gap: float = 0.05
+    until: Signal | None = None
     then: Literal["close", "keep"] = "close"
 
     async def run(self, exchange: Exchange, proceed: Proceed) -> None:
@@ -82,7 +86,7 @@ class GoAway(Fault):
         stream = exchange.stream or 0
         if self.two_step:
             codec.write_raw(frames.goaway(2**31 - 1, 0, b"going away soon"))
-            await asyncio.sleep(self.gap)
+            await (asyncio.sleep(self.gap) if self.until is None else self.until.wait_async(None))
         last = self.last_stream
         if last is None:
             last = codec.highest_stream if self.two_step else stream

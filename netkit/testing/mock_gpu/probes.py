@@ -135,13 +135,13 @@ def _redirect_to(exchange: Exchange) -> Answer:
 
 
 def _cookies(exchange: Exchange) -> Answer:
-    pairs = [
-        part.strip().partition("=")[::2]
-        for name, value in exchange.headers
-        if name.lower() == "cookie"
-        for part in value.split(";")
-    ]
-    return Answer.json({"cookies": dict(pairs)})
+    seen: dict[str, str] = {}
+    for name, value in exchange.headers:
+        if name.lower() == "cookie":
+            for part in value.split(";"):
+                key, _, given = part.strip().partition("=")
+                seen[key] = given
+    return Answer.json({"cookies": seen})
 
 
 def _set_cookies(exchange: Exchange) -> Answer:
