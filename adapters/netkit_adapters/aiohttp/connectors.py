@@ -16,6 +16,7 @@ import copy
 import os
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from aiohttp import BaseConnector, ClientSession
@@ -81,7 +82,9 @@ class LoopViews:
             elif view._loop.is_closed():
                 abandon(connector)
             else:
-                view._loop.call_soon_threadsafe(connector._close)
+                with suppress(RuntimeError):
+                    # Unless that loop has just ended.
+                    view._loop.call_soon_threadsafe(connector._close)
 
     def abandon_ended(self) -> None:
         """Close what is open in loops that have ended, when the session goes without having been closed."""

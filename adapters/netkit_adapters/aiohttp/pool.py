@@ -67,6 +67,8 @@ class DrivenConnector(TCPConnector):
     """A session's own connector with the driver told of every check-out and check-in."""
 
     _netkit_pool: AiohttpPool
+    _netkit_native: tuple[int, Any]
+    """aiohttp's own limit and keep-alive time, for when netkit lets go."""
     _netkit_afresh = False
 
     async def connect(self, req: ClientRequest, traces: list[Trace], timeout: ClientTimeout) -> Connection:
@@ -129,15 +131,28 @@ class AiohttpPool:
         if self._policy is not None:
             self._drive(connector)
 
+    def succeed(self, other: AiohttpPool) -> None:
+        """Take over the connectors of a session whose settings are replaced."""
+        for connector in list(other._connectors):
+            if isinstance(connector, DrivenConnector):
+                connector.__class__ = TCPConnector  # type: ignore[assignment]
+                connector._limit, connector._keepalive_timeout = connector.__dict__.pop("_netkit_native")
+                connector.__dict__.pop("_netkit_pool", None)
+            self.adopt(connector)
+        self._opened += other._opened
+        self._stale += other._stale
+        self._other += other._other
+
     def _drive(self, connector: BaseConnector) -> None:
         if not self._own or type(connector) is not TCPConnector:
             return
+        native = connector._limit, connector._keepalive_timeout
         connector.__class__ = DrivenConnector
         assert isinstance(connector, DrivenConnector)
-        connector._netkit_pool = self
-        # netkit's queue stands in front: a second one behind it would starve what the first lets through.
-        connector._limit = 0
-        connector._keepalive_timeout = None
+        connector._netkit_pool, connector._netkit_native = self, native
+        # netkit's queue stands in front: a second one behind it would starve what the first lets through. Idle time
+        # is the policy's to judge.
+        connector._limit, connector._keepalive_timeout = 0, None
 
     def select(self, connector: TCPConnector, key: ConnectionKey) -> None:
         """Leave the freshest usable idle connection for `key` in front, where aiohttp takes it; drop the unusable."""

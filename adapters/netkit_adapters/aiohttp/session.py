@@ -229,7 +229,8 @@ def attach(
     if present is not None:
         _take_out(session, present)
         present.edge.close()
-    if home is not None:
+        wiring.pool.succeed(present.pool)
+    elif home is not None:
         wiring.pool.adopt(home)
     # Straight into the dict: in development mode aiohttp warns of attributes that it does not know.
     attributes = session.__dict__

@@ -12,7 +12,7 @@ from typing import Any
 
 import aiohttp
 import pytest
-from netkit_adapters.aiohttp import edge_of
+from netkit_adapters.aiohttp import attach, edge_of
 from netkit_adapters.aiohttp.pool import AiohttpPool, DrivenConnector
 
 import netkit
@@ -231,3 +231,18 @@ async def test_a_failure_says_whether_its_connection_had_served_before(
     with pytest.raises(aiohttp.ClientConnectorError):
         await get(session, "http://127.0.0.1:1/")
     assert seen == [{"reused": False}, {"reused": True}, {"body_started": False}]
+
+
+async def test_replaced_settings_take_the_connector_over(gpu: MockGPU, open_session: OpenSession) -> None:
+    session = open_session(plugins={"pool": {"max_requests": 1}})
+    for plugins, expected in (({"pool": {"max_requests": 3}}, [1, 1, 1, 2]), ({"pool": False}, [1, 1, 1, 1])):
+        connector = session.connector
+        attach(session, plugins={"retry": False, **plugins})
+        gpu.log.clear()
+        for _ in range(4):
+            await get(session, f"{gpu.url}/echo")
+        assert connections(gpu) == expected
+        assert session.connector is connector
+    assert type(connector) is aiohttp.TCPConnector
+    assert (connector.limit, connector._keepalive_timeout) == (100, 15.0)
+    assert netkit.stats(session).pool.opened_total == 2
