@@ -638,10 +638,11 @@ class Connection(asyncio.BufferedProtocol):
         if not self.settled:
             self.settled = True
             self.pool.dial_lost(cause or EOFError("the server closed the connection before its SETTINGS"))
-        self._shut(cause)
+        self.shut(cause)
         self.pool.dispatch()
 
-    def _shut(self, cause: BaseException | None) -> None:
+    def shut(self, cause: BaseException | None) -> None:
+        """Take the transport down, without waiting for the peer."""
         transport = self.transport
         if transport is None:
             return

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ssl
-from collections.abc import AsyncIterable, Callable, Hashable, Iterable
+from collections.abc import AsyncIterable, Callable, Hashable, Iterable, Sequence
 from typing import Any, Literal, TypeAlias
 
 import msgspec
@@ -82,69 +82,39 @@ class ConnectSpec(msgspec.Struct, frozen=True):
     happy_eyeballs_delay: float | None = 0.25
 
 
-class H2Request:
+class H2Request(msgspec.Struct, eq=False):
     """One request as the engine takes it; the same object may not be sent twice at once.
 
     `key` names the pool: origin, TLS settings, proxy, server_hostname, whatever must not be shared. `headers` are
     pairs of bytes in any case; hop-by-hop ones are dropped, `host` becomes `:authority`. A body that is neither
     bytes nor None needs `reopen()` to be resent: it is called for a fresh iterable each time but the first.
-    `read_timeout` is the longest silence while the caller waits for bytes, `write_timeout` the longest stall of an
-    upload, `pool_timeout` the wait for a free stream; None: no limit (`pool_timeout` and `connect_timeout`: the
-    engine's own, math.inf: no limit).
+    `body_size` is what is known of such a body's length. `read_timeout` is the longest silence while the caller
+    waits for bytes, `write_timeout` the longest stall of an upload, `pool_timeout` the wait for a free stream;
+    None: no limit (`pool_timeout` and `connect_timeout`: the engine's own, math.inf: no limit).
     """
 
-    __slots__ = (
-        "authority",
-        "body",
-        "body_size",
-        "connect",
-        "connect_timeout",
-        "headers",
-        "key",
-        "method",
-        "path",
-        "pool_timeout",
-        "read_timeout",
-        "reopen",
-        "replayable",
-        "scheme",
-        "write_timeout",
-    )
+    key: Hashable
+    connect: ConnectSpec
+    method: bytes
+    authority: bytes
+    path: bytes
+    headers: Sequence[Header]
+    body: Any = None
+    """bytes, an iterable or asynchronous iterable of bytes, or None; see `Body`."""
+    scheme: bytes = b"https"
+    body_size: int | None = None
+    reopen: Callable[[], Any] | None = None
+    replayable: bool = True
+    connect_timeout: float | None = None
+    read_timeout: float | None = None
+    write_timeout: float | None = None
+    pool_timeout: float | None = None
 
-    def __init__(
-        self,
-        key: Hashable,
-        connect: ConnectSpec,
-        method: bytes,
-        authority: bytes,
-        path: bytes,
-        headers: list[Header],
-        body: Body = None,
-        *,
-        scheme: bytes = b"https",
-        body_size: int | None = None,
-        reopen: Callable[[], Any] | None = None,
-        replayable: bool = True,
-        connect_timeout: float | None = None,
-        read_timeout: float | None = None,
-        write_timeout: float | None = None,
-        pool_timeout: float | None = None,
-    ) -> None:
-        self.key = key
-        self.connect = connect
-        self.method = method
-        self.authority = authority
-        self.path = path
-        self.headers = headers
-        self.body = body
-        self.scheme = scheme
-        self.body_size = len(body) if isinstance(body, bytes) else body_size
-        self.reopen = reopen
-        self.replayable = replayable
-        self.connect_timeout = connect_timeout
-        self.read_timeout = read_timeout
-        self.write_timeout = write_timeout
-        self.pool_timeout = pool_timeout
+    @property
+    def size(self) -> int | None:
+        """The body's length in bytes; None when unknown."""
+        body = self.body
+        return 0 if body is None else len(body) if isinstance(body, bytes) else self.body_size
 
     def __repr__(self) -> str:
         path = self.path.partition(b"?")[0].decode("latin-1")

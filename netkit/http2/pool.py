@@ -87,7 +87,7 @@ class Pool:
     # --- requests come in
 
     def is_upload(self, stream: Stream) -> bool:
-        size = stream.request.body_size
+        size = stream.request.size
         return size is not None and size > self._upload_size
 
     def submit(self, stream: Stream) -> None:
@@ -95,11 +95,11 @@ class Pool:
         stream.pool = self
         if self.connections and not self.waiting:
             connection = self.connections[0]
-            size = stream.request.body_size
+            body = stream.body
             if (
                 0 < connection.open < connection.limit
                 and not connection.uploads
-                and (size is None or size <= self._upload_size)
+                and (body is None or not self.is_upload(stream))
                 and self.options.distribution == "pack"
             ):
                 try:
@@ -289,7 +289,7 @@ class Pool:
             limit = min(limit, self.options.connect_timeout) if self.waiting else self.options.connect_timeout
         try:
             async with asyncio.timeout(None if limit == math.inf else limit):
-                transport, _ = await dial(self.spec, factory)
+                await dial(self.spec, factory)
         except asyncio.CancelledError:
             self.dialing -= 1
             raise
@@ -302,7 +302,7 @@ class Pool:
             return
         if connection is not None and connection.http1:
             self.dialing -= 1
-            transport.close()
+            connection.shut(None)
             self._all_http1("alpn")
         elif self.closed and connection is not None:
             connection.close()

@@ -10,13 +10,25 @@ Rules of this file:
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
+from netkit.errors import FailureKind, TransportError, Verdict
 from netkit.http2.options import H2Request, Http2Options
 from netkit.http2.reactor import EngineStats
 from netkit.messages import Request, Response
 
-__all__ = ["Http2Port", "StackEngine"]
+__all__ = ["Http2Port", "StackEngine", "could_not_connect"]
+
+
+_DIAL_FAILURES: Final = frozenset(
+    {FailureKind.DNS, FailureKind.CONNECT, FailureKind.TLS, FailureKind.CERTIFICATE, FailureKind.PROXY}
+)
+
+
+def could_not_connect(error: BaseException) -> bool:
+    """Whether no connection could be made, other than for lack of time. Such a request goes on to the stack's own
+    transport: it fails there in the stack's own words, or succeeds where only HTTP/2 was in the way."""
+    return isinstance(error, TransportError) and error.verdict is Verdict.NOT_SENT and error.kind in _DIAL_FAILURES
 
 
 class StackEngine(Protocol):
@@ -42,7 +54,8 @@ class Http2Port(Protocol):
         ...
 
     async def exchange(self, engine: Any, request: Request, target: H2Request) -> Response | None:
-        """Send and wait for the head; None when the server speaks HTTP/1.1 only (nothing was sent then).
+        """Send and wait for the head; None when the stack's own transport has to do it, nothing having been sent: the
+        server speaks HTTP/1.1 only, or no connection could be made and the stack words that failure itself.
 
         Counts the attempt in the session's meter unless it returns None. Raises `TransportError`.
         """
