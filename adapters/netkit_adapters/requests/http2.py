@@ -25,15 +25,17 @@ from urllib.parse import urlsplit
 import requests
 from requests.adapters import HTTPAdapter
 from requests.auth import _basic_auth_str
-from requests.utils import DEFAULT_CA_BUNDLE_PATH, get_auth_from_url, select_proxy
+from requests.utils import DEFAULT_CA_BUNDLE_PATH, get_auth_from_url, prepend_scheme_if_needed, select_proxy
 from urllib3 import HTTPHeaderDict, HTTPSConnectionPool
 from urllib3.connectionpool import HTTPConnectionPool
-from urllib3.exceptions import InsecureRequestWarning
+from urllib3.exceptions import InsecureRequestWarning, LocationParseError
+from urllib3.util import parse_url
 from urllib3.util.ssl_ import create_urllib3_context
 
 from netkit import fork
 from netkit.headers import Headers
 from netkit.http2 import ConnectSpec, H2Request, Http1Only, Http2Options, ProxySpec, SyncEngine
+from netkit.http2.port import could_not_connect
 from netkit.messages import Body, Response
 from netkit_adapters.requests.raw import ExchangeBody, ExchangeResponse, Original
 
@@ -200,7 +202,9 @@ class RequestsHttp2:
         body = target.body
         try:
             outcome = engine.send(target)
-        except BaseException:
+        except BaseException as error:
+            if could_not_connect(error):
+                return None
             native.begin(request)
             raise
         if isinstance(outcome, Http1Only):
@@ -241,12 +245,15 @@ def _is_stock(adapter: Any) -> bool:
 @lru_cache(maxsize=256)
 def _proxy(address: str) -> ProxySpec | None:
     """An HTTP CONNECT proxy without TLS of its own; None for what the native transport has to do."""
-    parts = urlsplit(address if "://" in address else f"http://{address}")
-    if parts.scheme != "http" or not parts.hostname:
+    try:
+        parts = parse_url(prepend_scheme_if_needed(address, "http"))
+    except LocationParseError:
+        return None
+    if parts.scheme != "http" or not parts.host:
         return None
     user, password = get_auth_from_url(address)
     authorization = _basic_auth_str(user, password) if user else None
-    return ProxySpec(parts.hostname, parts.port or 80, authorization=authorization)
+    return ProxySpec(parts.host.strip("[]"), parts.port or 80, authorization=authorization)
 
 
 def respond(exchange: SyncExchange, prepared: requests.PreparedRequest) -> Response:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from requests.adapters import BaseAdapter, HTTPAdapter
 from urllib3 import HTTPConnectionPool, HTTPSConnectionPool
+from urllib3.poolmanager import pool_classes_by_scheme
 
 from netkit import fork
 from netkit.pooling import ConnectionPolicy, PoolCounts, SocketSettings
@@ -174,6 +175,8 @@ class RequestsPool:
         adapter.proxy_manager = _ProxyManagers(self, adapter.proxy_manager)
 
     def _drive(self, manager: PoolManager) -> None:
+        if manager.pool_classes_by_scheme is not pool_classes_by_scheme:
+            return  # SOCKS, or somebody's own: their classes connect in their own way
         classes: dict[str, Any] = {"http": partial(_DrivenPool, self), "https": partial(_DrivenHTTPSPool, self)}
         manager.pool_classes_by_scheme = classes
 
