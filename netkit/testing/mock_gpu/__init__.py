@@ -10,9 +10,10 @@ from .command import serve_forever
 from .exchange import Answer, Exchange
 from .expected import encoded_vector, expected_bytes, expected_tokens, expected_vector
 from .gpus import GpuStats
+from .handle import ConnectionHandle
 from .log import ConnectionRecord, EventRecord, Log, RequestRecord
 from .options import Options
-from .server import ConnectionHandle, MockGPU
+from .server import MockGPU
 from .signals import Signal
 from .state import Stats
 

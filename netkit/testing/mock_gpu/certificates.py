@@ -19,7 +19,7 @@ class Certificates:
         import trustme
 
         self._authority = trustme.CA(organization_name="netkit mock GPU")
-        names = dict.fromkeys([*_NAMES, *hostnames, *([host] if _is_specific(host) else [])])
+        names: dict[str, None] = dict.fromkeys([*_NAMES, *hostnames, *([host] if _is_specific(host) else [])])
         self._server = self._authority.issue_cert(*names)
         self.ca_file = str(directory / "ca.pem")
         self._authority.cert_pem.write_to_path(self.ca_file)

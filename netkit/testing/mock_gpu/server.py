@@ -16,8 +16,7 @@ import socket
 import ssl
 import tempfile
 import threading
-import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -27,17 +26,16 @@ from netkit.testing.faults._base import Faults, FaultScript
 from .application import Handler
 from .backend import Backend
 from .certificates import Certificates
-from .connection import Connection
+from .handle import ConnectionHandle
 from .log import Log
 from .options import Options
+from .running import Running
 from .state import Stats, stats_of
-from .wire import redirect
 
-__all__ = ["ConnectionHandle", "MockGPU"]
+__all__ = ["MockGPU"]
 
 _T = TypeVar("_T")
 _ALPN = {"auto": ["h2", "http/1.1"], "1.1": ["http/1.1"], "2": ["h2"]}
-_GRACE = 0.5
 
 
 class MockGPU:
@@ -63,7 +61,7 @@ class MockGPU:
         """A certificate and key (one PEM file) that the server accepts from a client."""
         self._routes: list[tuple[str, Handler, dict[str, Any]]] = []
         self._thread: threading.Thread | None = None
-        self._running: _Running | None = None
+        self._running: Running | None = None
         self._directory: str | None = None
         self._process = os.getpid()
 
@@ -170,7 +168,7 @@ class MockGPU:
     # Inside.
 
     @property
-    def _live(self) -> _Running:
+    def _live(self) -> Running:
         if self._running is None or os.getpid() != self._process:
             raise RuntimeError("the mock server does not run")
         return self._running
@@ -219,19 +217,17 @@ class MockGPU:
 
     async def _main(self, ready: concurrent.futures.Future[None]) -> None:
         context = self._certify() if self.options.tls else None
-        running = _Running(Backend(self.options, self.log, self.faults), context)
+        running = Running(Backend(self.options, self.log, self.faults), context)
         for path, handler, more in self._routes:
             running.backend.application.route(path, handler, **more)
         await running.listen(self.port)
         self.port = running.port
         self._running = running
-        _ALIVE.add(running)
         ready.set_result(None)
         try:
             await running.until_stopped()
         finally:
             await running.end()
-            _ALIVE.discard(running)
             running.finished.set_result(None)
 
     def _certify(self) -> ssl.SSLContext:
@@ -252,133 +248,6 @@ class MockGPU:
             except RuntimeError:  # the loop has just closed
                 pass
         return running.finished
-
-
-class _Running:
-    """The parts that exist only while the server serves. Belongs to the server's loop, save `finished`."""
-
-    def __init__(self, backend: Backend, context: ssl.SSLContext | None) -> None:
-        self.loop = asyncio.get_running_loop()
-        self.backend = backend
-        self.stop = asyncio.Event()
-        self.finished: concurrent.futures.Future[None] = concurrent.futures.Future()
-        self.port = 0
-        self._context = context
-        self._server: asyncio.Server | None = None
-        self._descriptors: list[int] = []
-        if context is not None:
-            context.sni_callback = self._note_name
-
-    async def listen(self, port: int) -> None:
-        options = self.backend.options
-        self._server = await self.loop.create_server(
-            lambda: Connection(self.backend, self._context).wire, options.host, port, backlog=options.backlog
-        )
-        self.port = self._server.sockets[0].getsockname()[1]
-        self._descriptors = [listener.fileno() for listener in self._server.sockets]
-
-    def pause_listening(self) -> None:
-        if self._server is not None:
-            self._server.close()
-            self._server = None
-            self._descriptors = []
-
-    async def resume_listening(self) -> None:
-        if self._server is None:
-            await self.listen(self.port)
-
-    async def until_stopped(self) -> None:
-        main = threading.main_thread()
-        while main.is_alive():  # a test run that dies without close() must not hang in this thread
-            try:
-                async with asyncio.timeout(1.0):
-                    await self.stop.wait()
-                return
-            except TimeoutError:
-                continue
-
-    async def end(self) -> None:
-        self.pause_listening()
-        await self.backend.stop()
-        for connection in tuple(self.backend.connections.values()):
-            connection.close()
-        await self._released(_GRACE)
-        for wire in tuple(self.backend.wires):
-            wire.abort()
-        await self._released(_GRACE)
-
-    async def _released(self, seconds: float) -> None:
-        """Until no socket is left, at most so long."""
-        try:
-            async with asyncio.timeout(seconds):
-                await self.backend.all_released()
-        except TimeoutError:
-            return
-
-    def disown(self) -> None:
-        for descriptor in self._descriptors:
-            redirect(descriptor)
-        for wire in tuple(self.backend.wires):
-            wire.disown()
-
-    def _note_name(self, tls: ssl.SSLObject | ssl.SSLSocket, name: str | None, context: ssl.SSLContext) -> None:
-        for connection in tuple(self.backend.connections.values()):
-            if connection.wire.tls is tls:
-                connection.server_name = name
-
-
-class ConnectionHandle:
-    """One open connection, from any thread: each method acts in the server's loop and returns when it is done."""
-
-    def __init__(self, connection: Connection, call: Callable[[Callable[[], None]], None]) -> None:
-        self._connection = connection
-        self._call = call
-
-    def __repr__(self) -> str:
-        return f"<ConnectionHandle {self._connection!r}>"
-
-    def close(self) -> None:
-        """close_notify and FIN."""
-        self._call(self._connection.close)
-
-    def half_close(self) -> None:
-        """FIN, and go on reading."""
-        self._call(self._connection.half_close)
-
-    def reset(self) -> None:
-        """TCP RST."""
-        self._call(self._connection.reset)
-
-    def black_hole(self) -> None:
-        """Read and write nothing any more."""
-        self._call(self._connection.black_hole)
-
-    def write_raw(self, data: bytes) -> None:
-        """Bytes past the protocol (TLS is still put around them)."""
-        self._call(lambda: self._connection.write_raw(data))
-
-    def goaway(self, code: int = 0, last_stream: int | None = None, *, debug: bytes = b"") -> None:
-        """HTTP/2 GOAWAY; `last_stream` None means the last one received."""
-        self._call(lambda: self._connection.goaway(code, last_stream, debug=debug))
-
-    def settings(self, settings: Mapping[int, int]) -> None:
-        """HTTP/2 SETTINGS by number, for instance `{3: 1}` for MAX_CONCURRENT_STREAMS."""
-        self._call(lambda: self._connection.settings(settings))
-
-    def ping(self) -> None:
-        """HTTP/2 PING; the answer shows in the log as "ping_acked"."""
-        self._call(self._connection.ping)
-
-
-_ALIVE: weakref.WeakSet[_Running] = weakref.WeakSet()
-
-
-def _disown_all() -> None:
-    for running in tuple(_ALIVE):
-        running.disown()
-
-
-os.register_at_fork(after_in_child=_disown_all)
 
 
 def _loop_factory(wanted: str) -> Callable[[], asyncio.AbstractEventLoop]:
