@@ -335,7 +335,10 @@ class Connection(asyncio.BufferedProtocol):
     def _freed(self) -> None:
         """A stream has gone: let a waiting request in, or note that the connection is idle."""
         if self.pool.waiting:
-            self.pool.dispatch()
+            if self.draining:
+                self.pool.dispatch()
+            else:
+                self.pool.refill(self)
         if self.open == 0 and not self.closed:
             if self.draining:
                 self.close()

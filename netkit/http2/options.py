@@ -37,7 +37,7 @@ class Http2Options(msgspec.Struct, frozen=True):
     """Received, unread bytes in this process beyond which connection windows are held too."""
     distribution: Literal["pack", "spread"] = "pack"
     connect_timeout: float | None = 3.0
-    """DNS, TCP, proxy, TLS and the server's first SETTINGS together; a request's own limit cuts it shorter."""
+    """DNS, TCP, proxy and TLS together, where the request has no limit of its own; then once more for SETTINGS."""
     acquire_timeout: float | None = 1.0
     max_queue: int = 1000
     """Callers that may wait per key; one more gets `QueueFull` at once."""

@@ -13,12 +13,14 @@ from __future__ import annotations
 import asyncio
 import math
 import random
+import ssl
 from collections import deque
 from contextvars import Context
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from netkit.errors import FailureKind, PoolTimeout, QueueFull, TransportError, Verdict
+from netkit.http2.adopted import AdoptedTransport
 from netkit.http2.choice import choose
 from netkit.http2.connection import Connection
 from netkit.http2.dial import dial, dial_failure
@@ -52,10 +54,12 @@ class Pool:
         self.waiting: deque[Stream] = deque()
         self.dialing = 0
         self.negotiated = False
+        self.settled_at = 0.0
         self.closed = False
         self._tasks: set[asyncio.Task[None]] = set()
         self._upload_size = self.options.upload_lane_size if self.options.upload_lane else math.inf
         self._recheck = False
+        self._packed = self.options.distribution == "pack"
 
     def make_machine(self) -> Machine:
         """A protocol machine for a new connection."""
@@ -93,25 +97,24 @@ class Pool:
     def submit(self, stream: Stream) -> None:
         """Start this request now, or queue it. Failures are told through the stream."""
         stream.pool = self
-        if self.connections and not self.waiting:
-            connection = self.connections[0]
-            body = stream.body
-            if (
-                0 < connection.open < connection.limit
-                and not connection.uploads
-                and (body is None or not self.is_upload(stream))
-                and self.options.distribution == "pack"
-            ):
-                try:
-                    connection.start(stream)
-                except MachineError:
-                    self._unstartable(connection, stream)
-                return
+        upload = stream.body is not None and self.is_upload(stream)
+        if not self.waiting and not upload and self._packed:
+            # What `choose` would say, without asking: the oldest with room, if it is busy and has no large upload.
+            for connection in self.connections:
+                if connection.open < connection.limit:
+                    if not connection.open or connection.uploads:
+                        break
+                    try:
+                        connection.start(stream)
+                    except MachineError:
+                        self._unstartable(connection, stream)
+                    return
         if self.closed:
             stream.end(TransportError("the engine is closed", kind=FailureKind.POOL, verdict=Verdict.NOT_SENT))
             return
         self.waiting.append(stream)
-        self.dispatch()
+        if upload or len(self.waiting) == 1 or not self._packed:
+            self.dispatch()  # behind others there is nothing to decide before something changes
         if stream.connection is None and not stream.ended:
             if len(self.waiting) > self.options.max_queue and self.settled_connections():
                 self.forget(stream)
@@ -136,21 +139,24 @@ class Pool:
         return math.inf if limit is None else limit
 
     def _connect_limit(self, stream: Stream) -> float:
-        own, ours = stream.request.connect_timeout, self.options.connect_timeout
-        limits = [limit for limit in (own, ours) if limit is not None]
-        return min(limits, default=math.inf)
+        # Without a limit of its own a request waits as long as the dial does, which tells everybody when it fails.
+        limit = stream.request.connect_timeout
+        return math.inf if limit is None else limit
 
     def queue_expired(self, stream: Stream, now: float) -> float | None:
         """A queued request's time is up: for a stream, or, while nothing is connected yet, for the connect."""
-        waited = now - stream.since
         if self.settled_connections():
-            limit = self._pool_limit(stream)
+            # What it waited for the connect does not count as waiting for a stream.
+            waited, limit = now - max(stream.since, self.settled_at), self._pool_limit(stream)
             error: TransportError = PoolTimeout(f"no stream became free within {limit:g} s")
         else:
-            limit = self._connect_limit(stream)
+            waited, limit = now - stream.since, self._connect_limit(stream)
             error = dial_failure(TimeoutError(f"not connected within {limit:g} s"), self.spec)
+        if limit == math.inf:
+            limit = self._pool_limit(stream)  # the dial has its own clock: look again when it may be over
+            return None if limit == math.inf else limit
         if waited < limit:
-            return None if limit == math.inf else limit - waited
+            return limit - waited
         self.counters.timeouts += 1
         self.forget(stream)
         stream.end(error)
@@ -192,6 +198,16 @@ class Pool:
             if self.waiting and self.waiting[0] is stream:
                 self.waiting.popleft()
                 self._start(connection, stream)
+
+    def refill(self, connection: Connection) -> None:
+        """A stream of this connection has gone: whoever is first takes its place."""
+        waiting = self.waiting
+        while waiting and 0 < connection.open < connection.limit and not connection.uploads:
+            if self.is_upload(waiting[0]):
+                break
+            self._start(connection, waiting.popleft())
+        if waiting and connection.open < connection.limit:
+            self.dispatch()
 
     def _overtake(self) -> bool:
         """A large upload waits for a lane of its own: the others need not wait behind it."""
@@ -284,9 +300,10 @@ class Pool:
             connection = Connection(self)
             return connection
 
-        limit = min((self._connect_limit(stream) for stream in self.waiting), default=math.inf)
-        if self.options.connect_timeout is not None:
-            limit = min(limit, self.options.connect_timeout) if self.waiting else self.options.connect_timeout
+        # The first caller's own limit, else the engine's; those who want less time have clocks of their own.
+        limit = self.waiting[0].request.connect_timeout if self.waiting else None
+        if limit is None:
+            limit = self.options.connect_timeout
         try:
             async with asyncio.timeout(None if limit == math.inf else limit):
                 await dial(self.spec, factory)
@@ -307,6 +324,14 @@ class Pool:
         elif self.closed and connection is not None:
             connection.close()
 
+    def adopt(self, sock: ssl.SSLSocket) -> None:
+        """Take over a TLS socket on which ALPN chose h2, as if it had been dialled here."""
+        if self.closed:
+            sock.close()
+            return
+        self.dialing += 1
+        AdoptedTransport(self.loop, sock, Connection(self))
+
     def connected(self, connection: Connection) -> None:
         """TCP and TLS stand, ALPN chose h2. Until the server's SETTINGS one request may go out."""
         self.negotiated = True
@@ -324,6 +349,8 @@ class Pool:
     def settled(self, connection: Connection) -> None:
         """The server's first SETTINGS are here: the dial is over."""
         self.dialing -= 1
+        if sum(other.settled for other in self.connections) == 1:
+            self.settled_at = monotonic()
         self.dispatch()
         if not connection.open:
             self.idle(connection)

@@ -19,6 +19,7 @@ import _thread
 import asyncio
 import atexit
 import os
+import ssl
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -31,7 +32,7 @@ from netkit.http2.exchange import Stream
 from netkit.http2.fields import request_fields
 from netkit.http2.options import H2Request, Http1Only, Http2Options
 from netkit.http2.protocol import Header
-from netkit.http2.reactor import EngineStats
+from netkit.http2.reactor import EngineStats, Reactor
 from netkit.http2.upload import HIGH, Fed
 
 __all__ = ["Portal", "SyncEngine", "SyncExchange", "portal"]
@@ -369,19 +370,35 @@ class SyncEngine:
         return exchange
 
     def _submit(self, exchange: SyncExchange) -> None:
-        engine = self._engine
         try:
-            loop = asyncio.get_running_loop()
-            reactor = engine._reactors.get(loop)
-            if reactor is None:
-                gate = _portal
-                gate.attach(engine)
-                reactor = engine.reactor(loop)
-            reactor.submit(exchange)
+            self._reactor().submit(exchange)
         except TransportError as error:
             exchange.end(error)
         except Exception as error:  # noqa: BLE001 - a thread is waiting: whatever it was, it must be told
             exchange.end(TransportError(f"cannot send: {type(error).__name__}: {error}", native=error))
+
+    def _reactor(self) -> Reactor:
+        """The share of the background loop, which is the one that runs this."""
+        engine = self._engine
+        loop = asyncio.get_running_loop()
+        reactor = engine._reactors.get(loop)
+        if reactor is None:
+            _portal.attach(engine)
+            reactor = engine.reactor(loop)
+        return reactor
+
+    def adopt(self, request: H2Request, sock: ssl.SSLSocket) -> None:
+        """Serve this request's key over a connected socket on which ALPN chose h2. The socket is the engine's now."""
+        if self._engine.closed:
+            sock.close()
+            raise TransportError("the engine is closed", kind=FailureKind.POOL, verdict=Verdict.NOT_SENT)
+        _portal.post(partial(self._adopt, request, sock))
+
+    def _adopt(self, request: H2Request, sock: ssl.SSLSocket) -> None:
+        try:
+            self._reactor().adopt(request, sock)
+        except TransportError:
+            sock.close()
 
     def speaks_http1(self, key: Any) -> bool:
         """See `Engine.speaks_http1`."""

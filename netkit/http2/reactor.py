@@ -125,6 +125,10 @@ class Reactor:
             return
         (self.pools.get(request.key) or self.pool(request)).submit(stream)
 
+    def adopt(self, request: H2Request, sock: Any) -> None:
+        """A connection for this request's key that was opened elsewhere."""
+        self.pool(request).adopt(sock)
+
     def pool(self, request: H2Request) -> Pool:
         """The pool for this request's key, made on first use."""
         pool = self.pools.get(request.key)

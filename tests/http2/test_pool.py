@@ -306,6 +306,22 @@ async def test_pool_timeout_queue_full_and_fifo(serve: Any, engine_for: Any) -> 
     assert conn.peak == 1
 
 
+async def test_waiting_for_the_connect_is_not_waiting_for_a_stream(serve: Any, engine_for: Any) -> None:
+    class SlowStart(Held):
+        settings = {3: 1}
+        settings_delay = 0.3
+
+    server, engine = serve(SlowStart()), engine_for(max_connections=1, acquire_timeout=0.1)
+    first, second = (asyncio.create_task(engine.send(request_to(server.port))) for _ in range(2))
+    with pytest.raises(PoolTimeout):
+        await second
+    assert server.entries("settings")
+    conn = server.connections[0]
+    await server.until(lambda: 1 in conn.requests)
+    server.call(lambda: conn.answer(1))
+    assert (await first).status == 200
+
+
 async def test_connect_failures_have_names(engine_for: Any, serve: Any, certificates: Any) -> None:
     engine = engine_for(connect_timeout=0.2)
     with socket.socket() as unused:
@@ -318,6 +334,13 @@ async def test_connect_failures_have_names(engine_for: Any, serve: Any, certific
         silent.listen()
         request = request_to(silent.getsockname()[1], context=certificates.client())
         await _fails(engine, request, FailureKind.CONNECT_TIMEOUT)
+    async with asyncio.timeout(20):
+        with socket.socket() as silent:
+            silent.bind(("127.0.0.1", 0))
+            silent.listen()
+            patient = engine_for(connect_timeout=None)
+            request = request_to(silent.getsockname()[1], context=certificates.client(), connect_timeout=0.1)
+            await _fails(patient, request, FailureKind.CONNECT_TIMEOUT)
     import ssl
 
     stranger = ssl.create_default_context()
