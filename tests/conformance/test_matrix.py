@@ -1,4 +1,4 @@
-"""Every built-in plugin on every stack; "bare" is the adapter without any plugin."""
+"""Every built-in plugin and the example of a third party's on every stack; "bare" is the adapter without plugins."""
 
 from __future__ import annotations
 
@@ -23,6 +23,11 @@ SUBJECTS: Final = [conformance.Subject(None)] + [
 
 @pytest.mark.parametrize("case", conformance.cases(SUBJECTS), ids=str)
 def test_conformance(case: conformance.Case) -> None:
+    case.run()
+
+
+@pytest.mark.parametrize("case", conformance.cases("acme_trace"), ids=str)
+def test_conformance_of_the_example(case: conformance.Case) -> None:
     case.run()
 
 

@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
+from netkit.config import Config
+from netkit.plugins import registry
 from netkit.testing.conformance import _aiohttp, _httpx, _requests
 from netkit.testing.conformance._bench import Bench, run
 from netkit.testing.conformance._layer_bench import LayerBench
@@ -87,12 +89,14 @@ def cases(
 
     `plugin` is the name of a plugin, or the import path of a module with hook implementations: each of its
     registrations is tested alone. `options` configure it. `stacks` limits the faces by name ("httpx-async") or
-    stack ("httpx"). `http`: "1.1", "2".
+    stack ("httpx": sync and async). `http`: "1.1", "2". Raises ConfigError for wrong options.
     """
     if isinstance(plugin, str):
         subjects: Sequence[Subject] = subjects_of(plugin, options)
     else:
         subjects = [plugin] if isinstance(plugin, Subject) else plugin
+    for subject in subjects:
+        Config().with_plugins(subject.plugins("1.1"), source="options").plan(registry())
     wanted = None if stacks is None else set(stacks)
     known = {name for face in FACES for name in (face.name, face.stack)}
     if wanted is not None and not wanted <= known:

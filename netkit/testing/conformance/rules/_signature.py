@@ -17,15 +17,12 @@ def assert_same_failure(bench: Bench, plain: BaseException, ours: BaseException,
     stack alone does not speak here, the words may differ, and a lost connection may show as another of its types."""
     assert_native(bench, ours)
     if bench.http == "1.1":
-        length = None if words else 1
-        assert _signature(ours)[:length] == _signature(plain)[:length], (
-            "the failure is not what the stack alone raises"
-        )
-    else:
-        related = [
-            kind for kind in type(ours).__mro__ if kind in type(plain).__mro__ and kind.__module__ != "builtins"
-        ]
-        assert related, f"{type(ours)!r} has nothing in common with {type(plain)!r}"
+        told = None if words else 1
+        expected, got = _signature(plain)[:told], _signature(ours)[:told]
+        assert got == expected, f"the failure is not what the stack alone raises: {got} instead of {expected}"
+        return
+    theirs = [kind for kind in type(plain).__mro__ if kind.__module__ != "builtins"]
+    assert isinstance(ours, tuple(theirs)), f"{type(ours)!r} has nothing in common with {type(plain)!r}"
 
 
 def _signature(error: BaseException) -> list[str]:

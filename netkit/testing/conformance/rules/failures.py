@@ -9,7 +9,8 @@ from netkit.testing.conformance._bench import Bench
 from netkit.testing.conformance._rule import rule
 from netkit.testing.conformance._servers import closed_port
 from netkit.testing.conformance.rules._signature import assert_same_failure
-from netkit.testing.mock_gpu import Answer, Exchange, Signal, expected_bytes
+from netkit.testing.mock_gpu import Answer, Exchange, expected_bytes
+from netkit.testing.mock_gpu.exchange import Gone
 
 __all__ = ["RULES"]
 
@@ -45,8 +46,7 @@ async def a_reset_before_the_answer_is_native(bench: Bench) -> None:
 
     async def handler(exchange: Exchange) -> Answer:
         exchange.connection.reset()
-        await Signal().wait_async()
-        return Answer.text("never")
+        raise Gone("cut")
 
     await _same_failure(bench, "POST", bench.route(handler), content=b"{}")
 
@@ -57,8 +57,7 @@ async def a_close_before_the_answer_is_native(bench: Bench) -> None:
 
     async def handler(exchange: Exchange) -> Answer:
         exchange.connection.close()
-        await Signal().wait_async()
-        return Answer.text("never")
+        raise Gone("cut")
 
     await _same_failure(bench, "POST", bench.route(handler), content=b"{}")
 
@@ -70,8 +69,7 @@ async def a_malformed_answer_is_native(bench: Bench) -> None:
     async def handler(exchange: Exchange) -> Answer:
         exchange.connection.write_raw(b"\x00\x01 this is not HTTP\r\n\r\n")
         exchange.connection.close()
-        await Signal().wait_async()
-        return Answer.text("never")
+        raise Gone("cut")
 
     await _same_failure(bench, "POST", bench.route(handler), content=b"{}")
 
@@ -81,7 +79,7 @@ def _short(bench: Bench, how: str) -> str:
         async def pieces() -> AsyncIterator[bytes]:
             yield expected_bytes(1000)
             getattr(exchange.connection, how)()
-            await Signal().wait_async()
+            raise Gone("cut")
 
         return Answer(200, [], pieces(), 5000)
 
@@ -133,8 +131,7 @@ async def a_failure_spoils_nothing(bench: Bench) -> None:
 
     async def dead(exchange: Exchange) -> Answer:
         exchange.connection.reset()
-        await Signal().wait_async()
-        return Answer.text("never")
+        raise Gone("cut")
 
     async with bench.session() as session:
         for url in (f"http://127.0.0.1:{closed_port()}/", bench.route(dead), _short(bench, "close")):
