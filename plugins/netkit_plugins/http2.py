@@ -17,12 +17,13 @@ stack's own HTTP/1.1, and is remembered for ten minutes: one negotiation per ori
 from __future__ import annotations
 
 import dataclasses
+import threading
 from collections.abc import Mapping
 from typing import Any, Literal
 
 import msgspec
 
-from netkit import hookimpl
+from netkit import fork, hookimpl
 from netkit.events import ConnectionClosed, ConnectionOpened, WindowStalled
 from netkit.flow import Send
 from netkit.http2 import Http2Options as EngineOptions
@@ -85,17 +86,17 @@ class Http2Stats(msgspec.Struct, frozen=True):
     """The `http2` section of `netkit.stats()`: connections, streams and queued requests now; the rest never falls.
     `ping_rtt` is the last PING's round trip in seconds, 0.0 before the first."""
 
-    connections: int
-    streams: int
-    queued: int
-    opened_total: int
-    discarded_stale: int
-    window_stalls: int
-    resets: int
-    resends: int
-    goaways: int
-    timeouts: int
-    ping_rtt: float
+    connections: int = 0
+    streams: int = 0
+    queued: int = 0
+    opened_total: int = 0
+    discarded_stale: int = 0
+    window_stalls: int = 0
+    resets: int = 0
+    resends: int = 0
+    goaways: int = 0
+    timeouts: int = 0
+    ping_rtt: float = 0.0
 
 
 class Http2:
@@ -106,13 +107,27 @@ class Http2:
         self._now = context.runtime.now
         self._port = port
         self._prior_knowledge = options.enabled == "prior-knowledge"
-        self._engine: StackEngine = port.engine(engine_options(options, context.settings("pool")), self._on_event)
+        self._options = engine_options(options, context.settings("pool"))
+        self._engine: StackEngine | None = None
+        self._lock = threading.Lock()
+        self._past = Http2Stats()
+        fork.register(self)
+
+    def engine(self) -> StackEngine:
+        """The engine in use; a session that is used again after its close gets a new one."""
+        engine = self._engine
+        if engine is None:
+            with self._lock:
+                engine = self._engine
+                if engine is None:
+                    engine = self._engine = self._port.engine(self._options, self._on_event)
+        return engine
 
     async def __call__(self, request: Request, send: Send) -> Response:
         target = self._port.target(request, prior_knowledge=self._prior_knowledge)
         if target is None:
             return await send(request)
-        response = await self._port.exchange(self._engine, request, target)
+        response = await self._port.exchange(self.engine(), request, target)
         return await send(request) if response is None else response
 
     def _on_event(self, name: str, details: Mapping[str, Any]) -> None:
@@ -129,23 +144,34 @@ class Http2:
             self._emit(WindowStalled(time=self._now(), connection=connection))
 
     def stats(self) -> Http2Stats:
-        now = self._engine.stats()
+        engine, past = self._engine, self._past
+        if engine is None:
+            return past
+        now = engine.stats()
         return Http2Stats(
             connections=now.connections,
             streams=now.streams,
             queued=now.queued,
-            opened_total=now.opened_total,
-            discarded_stale=now.discarded_stale,
-            window_stalls=now.window_stalls,
-            resets=now.resets,
-            resends=now.resends,
-            goaways=now.goaways,
-            timeouts=now.timeouts,
-            ping_rtt=now.ping_rtt,
+            opened_total=past.opened_total + now.opened_total,
+            discarded_stale=past.discarded_stale + now.discarded_stale,
+            window_stalls=past.window_stalls + now.window_stalls,
+            resets=past.resets + now.resets,
+            resends=past.resends + now.resends,
+            goaways=past.goaways + now.goaways,
+            timeouts=past.timeouts + now.timeouts,
+            ping_rtt=now.ping_rtt or past.ping_rtt,
         )
 
+    def after_fork_in_child(self) -> None:
+        self._lock = threading.Lock()
+
     def close(self) -> None:
-        self._engine.close()
+        with self._lock:
+            engine, past = self._engine, self.stats()
+            self._past = msgspec.structs.replace(past, connections=0, streams=0, queued=0)
+            self._engine = None
+        if engine is not None:
+            engine.close()
 
 
 def engine_options(options: Http2Options, pool: Any) -> EngineOptions:

@@ -37,6 +37,7 @@ from netkit.headers import Headers
 from netkit.http2 import ConnectSpec, H2Request, Http1Only, Http2Options, ProxySpec, SyncEngine
 from netkit.http2.port import could_not_connect
 from netkit.messages import Body, Response
+from netkit_adapters.requests.negotiation import Negotiation
 from netkit_adapters.requests.raw import ExchangeBody, ExchangeResponse, Original
 
 if TYPE_CHECKING:
@@ -139,6 +140,7 @@ class RequestsHttp2:
     """`netkit.http2.port.Http2Port` for one requests session."""
 
     def __init__(self) -> None:
+        self._negotiation = Negotiation()
         self._trust = _Trust()
         fork.register(self._trust)
 
@@ -201,6 +203,12 @@ class RequestsHttp2:
         native: Exchange = request.native
         body = target.body
         try:
+            if (
+                target.connect.ssl is not None
+                and target.connect.proxy is None
+                and not self._negotiation.speaks_http2(engine, request, target)
+            ):
+                return None
             outcome = engine.send(target)
         except BaseException as error:
             if could_not_connect(error):

@@ -13,7 +13,9 @@ from __future__ import annotations
 import threading
 import time
 import weakref
+from collections import deque
 from functools import partial
+from queue import Empty
 from typing import TYPE_CHECKING, Any, Final
 
 from requests.adapters import BaseAdapter, HTTPAdapter
@@ -37,6 +39,7 @@ ORIGINS_KEPT: Final = 100
 """Origins whose pools a netkit session keeps (urllib3's own number is 10; it closes the least recently used)."""
 
 
+FRESH_SECONDS: Final = 1.0
 LIFE: Final = "_netkit_life"
 DRIVER: Final = "_netkit_driver"
 """Attributes on urllib3's connections and requests' adapters: a weak dictionary costs more than the look-up saves."""
@@ -66,14 +69,38 @@ class _DrivenPool(HTTPConnectionPool):
         super().__init__(host, port, **kwargs)
         self._netkit_driver = driver
         self._netkit_origin = f"{self.scheme}://{host}" + (f":{port}" if port else "")
+        self._netkit_unused: deque[tuple[float, Any]] = deque()
         driver.pools.add(self)
+
+    def _netkit_fresh(self) -> Any:
+        """A connection on which nothing was sent yet. TLS 1.3 has put tickets on it, which urllib3, looking for
+        something to read, takes for the peer's goodbye: it goes past that check, while it is young."""
+        try:
+            opened, connection = self._netkit_unused.popleft()
+        except IndexError:
+            return super()._get_conn()
+        if _now() - opened > FRESH_SECONDS:
+            connection.close()
+        # It takes a place of the queue, where urllib3 will want to put it back.
+        try:
+            place = None if self.pool is None else self.pool.get(block=False)
+        except Empty:
+            place = None
+        if place is not None:
+            place.close()
+        return connection
+
+    def close(self) -> None:
+        while self._netkit_unused:
+            self._netkit_unused.popleft()[1].close()
+        super().close()
 
     def __str__(self) -> str:
         # It stands in users' error messages and logs: the name they know.
         return f"HTTP{'S' if self.scheme == 'https' else ''}ConnectionPool(host={self.host!r}, port={self.port!r})"
 
     def _get_conn(self, timeout: float | None = None) -> Any:
-        connection = super()._get_conn(timeout)
+        connection = self._netkit_fresh() if self._netkit_unused else super()._get_conn(timeout)
         self._netkit_driver.checked_out(self._netkit_origin, connection)
         return connection
 
@@ -218,6 +245,16 @@ class RequestsPool:
             connection.close()
         else:
             life.reused_after = idle
+
+    def opened_elsewhere(self, pool: Any, connection: Any) -> None:
+        """A connection that was opened to see which protocol the server chooses, which was HTTP/1.1."""
+        self.checked_out("", connection)
+        self._opened += 1
+        _life_of(connection).born = _now()
+        if isinstance(pool, _DrivenPool):
+            pool._netkit_unused.append((_now(), connection))
+        else:
+            connection.close()
 
     def checked_in(self, connection: Any) -> None:
         _life_of(connection).idle_since = _now() if connection.sock else None

@@ -197,7 +197,12 @@ class ExchangeResponse(HTTPResponse):
             return
         # read1() gives b"" only at the end: what has arrived goes out, decoded, without waiting for `amt` bytes.
         while data := self.read1(amt, decode_content=decode_content):
-            yield data
+            try:
+                yield data
+            except GeneratorExit:
+                # As urllib3 does for chunked answers: whoever drops the iterator leaves.
+                self.close()
+                raise
 
 
 def _as_urllib3(error: TransportError) -> urllib3_errors.HTTPError:
