@@ -202,9 +202,6 @@ PUBLIC = [
 @pytest.mark.parametrize("source", PUBLIC, ids=lambda source: source.name)
 def test_all_names_exist_and_are_sorted_out(source: Source) -> None:
     exported = source.exported()
-    body = [
-        node for node in source.tree.body if not (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant))
-    ]
     if exported is None:
         assert not source.defined(), f"{source.name} defines public names and has no __all__"
         return

@@ -13,7 +13,7 @@ import pytest
 from netkit import Context, Layer, Request, Response, Send, hookimpl
 from netkit.plugins import registry
 from netkit.testing import conformance
-from netkit.testing.conformance.rules import LAYER_RULES, RULES
+from netkit.testing.conformance._rules import LAYER_RULES, RULES
 
 
 @dataclass(frozen=True)

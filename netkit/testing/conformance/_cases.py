@@ -15,10 +15,10 @@ from netkit.testing.conformance import _aiohttp, _httpx, _requests
 from netkit.testing.conformance._bench import Bench, run
 from netkit.testing.conformance._layer_bench import LayerBench
 from netkit.testing.conformance._rule import LayerRule, Rule
+from netkit.testing.conformance._rules import LAYER_RULES, RULES
 from netkit.testing.conformance._servers import Servers
 from netkit.testing.conformance._session import Face
 from netkit.testing.conformance._subject import Subject, subjects_of
-from netkit.testing.conformance.rules import LAYER_RULES, RULES
 
 __all__ = ["FACES", "Case", "cases", "check", "is_installed"]
 

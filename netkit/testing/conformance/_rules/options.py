@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 
 from netkit.testing.conformance._bench import Bench
 from netkit.testing.conformance._rule import rule
-from netkit.testing.conformance.rules._signature import assert_same_failure
+from netkit.testing.conformance._rules._signature import assert_same_failure
 from netkit.testing.mock_gpu import Answer, Exchange, Signal
 
 __all__ = ["RULES"]
@@ -110,7 +110,8 @@ async def a_proxy_is_used(bench: Bench) -> None:
         assert proxy.seen[before:] == [f"GET {plain_url}"]
         got = await bench.call(session, "GET", secure_url, proxy=proxy.url, verify=secure.ca_file)
         assert got.content == b"tunnelled"
-        assert proxy.seen[before + 1 :] == [f"CONNECT 127.0.0.1:{secure.port}"]
+        # HTTP/2 may look first what the origin speaks, through a tunnel of its own.
+        assert set(proxy.seen[before + 1 :]) == {f"CONNECT 127.0.0.1:{secure.port}"}
 
 
 RULES = (

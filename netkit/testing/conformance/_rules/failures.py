@@ -7,8 +7,8 @@ from typing import Any
 
 from netkit.testing.conformance._bench import Bench
 from netkit.testing.conformance._rule import rule
+from netkit.testing.conformance._rules._signature import assert_same_failure
 from netkit.testing.conformance._servers import closed_port
-from netkit.testing.conformance.rules._signature import assert_same_failure
 from netkit.testing.mock_gpu import Answer, Exchange, expected_bytes
 from netkit.testing.mock_gpu.exchange import Gone
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from netkit.testing.conformance._rule import LayerRule, Rule
-from netkit.testing.conformance.rules import (
+from netkit.testing.conformance._rules import (
     concurrency,
     failures,
     forks,
