@@ -27,7 +27,17 @@ if TYPE_CHECKING:
     from netkit.edge import Edge
     from netkit_adapters.httpx.pool import HttpcorePool
 
-__all__ = ["AsyncChained", "Shapes", "SyncChained", "View", "Wiring", "async_terminal", "sync_terminal"]
+__all__ = [
+    "AsyncChained",
+    "Shapes",
+    "SyncChained",
+    "View",
+    "Wiring",
+    "async_terminal",
+    "reap",
+    "reap_async",
+    "sync_terminal",
+]
 
 
 class Shapes:
