@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from netkit.pooling import NativePool
     from netkit.runtime import Runtime
 
-__all__ = ["Edge", "overrides"]
+__all__ = ["Edge", "origin_of", "overrides"]
 
 MAX_CHAINS: Final = 256
 """Distinct (routes, overrides) pairs kept per session; beyond it the oldest is composed anew when needed."""

@@ -23,7 +23,7 @@ from netkit.http2.pool import Pool
 from netkit.http2.protocol import MachineFactory
 from netkit.http2.timers import Wheel
 
-__all__ = ["Counters", "EngineStats", "Reactor"]
+__all__ = ["Counters", "EngineStats", "Reactor", "http1_remembered"]
 
 _READ_SIZE: Final = 256 << 10
 _inherited: list[Any] = []

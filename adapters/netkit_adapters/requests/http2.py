@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from netkit.messages import Request
     from netkit_adapters.requests.messages import Exchange
 
-__all__ = ["RequestsHttp2"]
+__all__ = ["Recorded", "RequestsHttp2", "respond"]
 
 _PATCHABLE: Final = (
     (HTTPAdapter, "send"),

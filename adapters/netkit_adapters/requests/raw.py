@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from netkit.http2 import SyncExchange
 
-__all__ = ["ExchangeBody", "ExchangeResponse", "Original"]
+__all__ = ["ExchangeBody", "ExchangeFile", "ExchangeResponse", "Original"]
 
 _WHOLE: Final = 1 << 62
 

@@ -18,7 +18,7 @@ from .payloads import Refused, json_object, prompt_of
 if TYPE_CHECKING:
     from .backend import Backend
 
-__all__ = ["mount"]
+__all__ = ["Generation", "mount"]
 
 _GIVEN_TIME = 1_700_000_000
 

@@ -22,7 +22,7 @@ from .exchange import Answer, Body, Exchange, HeaderList
 if TYPE_CHECKING:
     from .connection import Connection
 
-__all__ = ["Http1"]
+__all__ = ["Http1", "Http1Output"]
 
 _TOKEN = rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
 _HEAD = re.compile(

@@ -22,7 +22,7 @@ from .exchange import Answer, Body, Exchange, HeaderList
 if TYPE_CHECKING:
     from .connection import Connection
 
-__all__ = ["Http2"]
+__all__ = ["Http2", "Http2Output"]
 
 _ROOM = 256 * 1024
 _HOP_BY_HOP = {"connection", "keep-alive", "transfer-encoding", "proxy-connection", "upgrade"}

@@ -23,7 +23,7 @@ from .delay import DelayLine
 if TYPE_CHECKING:
     from .options import Options
 
-__all__ = ["Receiver", "Wire"]
+__all__ = ["Receiver", "Wire", "redirect"]
 
 _READ = 16 * 1024  # one TLS record; more would be allocated anew for each read
 
