@@ -229,12 +229,12 @@ def test_drip_gives_the_body_in_pieces(http2: Any) -> None:
 
 
 async def test_a_batch_costs_launch_plus_items_and_waits_its_turn() -> None:
-    gpus = Gpus(1, launch=0.01, per_item=0.001, queue_size=None, max_streams=None)
+    gpus = Gpus(1, launch=0.1, per_item=0.01, queue_size=None, max_streams=None)
     waits = await asyncio.gather(*(gpus.batch(10) for _ in range(3)))
-    assert waits == pytest.approx([0.0, 0.02, 0.04], abs=0.002)
+    assert waits == pytest.approx([0.0, 0.2, 0.4], abs=0.1)  # a busy machine enqueues late
     one = gpus.stats()[0]
     assert (one.batches, one.items, one.gaps) == (3, 30, 0)
-    assert one.busy == pytest.approx(0.06)
+    assert one.busy == pytest.approx(0.6)
     assert gpus.utilisation() == pytest.approx(1.0)
 
 
@@ -256,12 +256,12 @@ async def test_two_gpus_share_the_queue() -> None:
 
 
 async def test_a_cancelled_batch_leaves_the_queue_and_a_running_one_does_not_stop() -> None:
-    gpus = Gpus(1, launch=0.01, per_item=0, queue_size=None, max_streams=None)
+    gpus = Gpus(1, launch=0.2, per_item=0, queue_size=None, max_streams=None)
     tasks = [asyncio.create_task(gpus.batch(1)) for _ in range(3)]
     await asyncio.sleep(0)
     tasks[0].cancel()
     tasks[1].cancel()
-    assert await tasks[2] == pytest.approx(0.01, abs=0.003)
+    assert await tasks[2] == pytest.approx(0.2, abs=0.1)
     assert gpus.stats()[0].batches == 2
     assert gpus.queued == 0
 
