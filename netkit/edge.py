@@ -104,7 +104,7 @@ class Edge:
         known: Registry | None = None,
     ) -> None:
         self._registry = known or registry()
-        loaded = config if isinstance(config, Config) else Config.load(config)
+        loaded = config if isinstance(config, Config) else Config.default() if config is None else Config.load(config)
         self.config = loaded.with_plugins(plugins or {}, source="arguments")
         self.meter = Meter()
         self.emit = Emitter()

@@ -8,10 +8,10 @@ Rules of this file:
 
 from __future__ import annotations
 
-import threading
+import itertools
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import msgspec
@@ -19,7 +19,7 @@ import msgspec
 from netkit import fork
 from netkit.errors import BodyClosed
 
-__all__ = ["Call", "Latency", "Meter", "PoolStats", "RequestStats", "Stats"]
+__all__ = ["Call", "Counter", "Latency", "Meter", "PoolStats", "RequestStats", "Stats"]
 
 WINDOW: Final = 2048
 _now = time.monotonic
@@ -77,6 +77,24 @@ class Stats(msgspec.Struct, frozen=True):
         raise AttributeError(f"no plugin of this session reports {name!r}")
 
 
+class Counter:
+    """A number that only rises. `add()` is one step, atomic in every thread without a lock (it is C's own)."""
+
+    __slots__ = ("_count", "add")
+
+    def __init__(self, start: int = 0) -> None:
+        self._count = itertools.count(start)
+        self.add: Callable[[], int] = self._count.__next__
+
+    @property
+    def value(self) -> int:
+        # itertools.count shows where it stands only in its repr: "count(7)".
+        return int(repr(self._count)[6:-1])
+
+    def __repr__(self) -> str:
+        return f"<Counter {self.value}>"
+
+
 class Call:
     """One call's clock: made by `Meter.begin()`, ended once."""
 
@@ -84,10 +102,10 @@ class Call:
 
     def __init__(self, meter: Meter) -> None:
         self._meter = meter
-        self.started = _now()
         self.attempts = 0
         self.first_byte_at = 0.0
         self.ended = False
+        self.started = _now()
 
     def first_byte(self, chunk: bytes) -> bytes:
         """An `on_chunk` observer."""
@@ -96,84 +114,87 @@ class Call:
         return chunk
 
     def end(self, error: BaseException | None = None) -> None:
-        """An `on_end` observer; leaving a body early is no error."""
+        """An `on_end` observer. Leaving a body early, or being cancelled, is no error."""
         if not self.ended:
             self.ended = True
-            self._meter.ended(self, error is not None and not isinstance(error, BodyClosed))
+            meter = self._meter
+            meter.ended.add()
+            if error is not None and isinstance(error, Exception) and not isinstance(error, BodyClosed):
+                meter.errors.add()
+            meter.window.append((self.started, self.first_byte_at, _now()))
 
 
 class Meter:
     """Counts the calls of one session. Safe from any thread."""
 
+    __slots__ = (
+        "__weakref__",
+        "attempts",
+        "begun",
+        "ended",
+        "errors",
+        "retries",
+        "retry_denied",
+        "window",
+    )
+
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._total = self._errors = self._ended = self._attempts = 0
-        self.retries = self.retry_denied = 0
-        self._latencies: deque[float] = deque(maxlen=WINDOW)
-        self._first_bytes: deque[float] = deque(maxlen=WINDOW)
-        self._ends: deque[float] = deque(maxlen=WINDOW)
+        self.begun = Counter()
+        self.ended = Counter()
+        self.errors = Counter()
+        self.attempts = Counter()
+        self.retries = Counter()
+        self.retry_denied = Counter()
+        self.window: deque[tuple[float, float, float]] = deque(maxlen=WINDOW)
+        """The last calls: when each began, when its first body byte came (0.0: none did), when it ended."""
         fork.register(self)
 
     def after_fork_in_child(self) -> None:
-        # The parent's calls in flight are not the child's; the lock may have been held by a thread that is not here.
-        self._lock = threading.Lock()
-        self._ended = self._total
+        # The parent's calls in flight are not the child's.
+        self.ended = Counter(self.begun.value)
 
     def begin(self) -> Call:
-        with self._lock:
-            self._total += 1
+        self.begun.add()
         return Call(self)
 
     def attempt(self, call: Call | None) -> None:
-        with self._lock:
-            self._attempts += 1
+        self.attempts.add()
         if call is not None:
             call.attempts += 1
 
     def retry(self) -> None:
         """A layer sends a call again."""
-        with self._lock:
-            self.retries += 1
+        self.retries.add()
 
     def deny_retry(self) -> None:
         """A retry was due by policy and is not sent."""
-        with self._lock:
-            self.retry_denied += 1
-
-    def ended(self, call: Call, failed: bool) -> None:
-        now = _now()
-        with self._lock:
-            self._ended += 1
-            self._errors += failed
-        self._ends.append(now)
-        self._latencies.append(now - call.started)
-        if call.first_byte_at:
-            self._first_bytes.append(call.first_byte_at - call.started)
+        self.retry_denied.add()
 
     def requests(self) -> RequestStats:
-        ends = self._ends
-        span = ends[-1] - ends[0] if len(ends) > 1 else 0.0
+        window = list(self.window)
+        span = window[-1][2] - window[0][2] if len(window) > 1 else 0.0
+        ended = self.ended.value
         return RequestStats(
-            total=self._total,
-            errors=self._errors,
-            in_flight=self._total - self._ended,
-            attempts=self._attempts,
-            retries=self.retries,
-            retry_denied=self.retry_denied,
-            qps=(len(ends) - 1) / span if span > 0 else 0.0,
+            total=self.begun.value,
+            errors=self.errors.value,
+            in_flight=self.begun.value - ended,
+            attempts=self.attempts.value,
+            retries=self.retries.value,
+            retry_denied=self.retry_denied.value,
+            qps=(len(window) - 1) / span if span > 0 else 0.0,
         )
 
     def latency(self) -> Latency:
-        return _summary(self._latencies)
+        return _summary([end - begin for begin, _, end in list(self.window)])
 
     def first_byte(self) -> Latency:
-        return _summary(self._first_bytes)
+        return _summary([first - begin for begin, first, _ in list(self.window) if first])
 
     def __repr__(self) -> str:
         return f"<Meter {self.requests()}>"
 
 
-def _summary(window: deque[float]) -> Latency:
+def _summary(window: list[float]) -> Latency:
     values = sorted(window)
     if not values:
         return Latency()

@@ -34,6 +34,9 @@ MAX_LOCATIONS: Final = 4096
 """Distinct scheme, host and path whose routes are remembered; beyond it the memory starts anew."""
 
 
+_default: tuple[tuple[tuple[str, str], ...], str | None, Config] | None = None
+
+
 @dataclass(frozen=True)
 class Step:
     """One layer or transport of a plan. `options` is an instance of `registration.options`."""
@@ -84,6 +87,21 @@ class Config:
             found = find()
         document = EMPTY if found is None else read(found, named_by=named_by)
         return cls(document, tuple(sorted(variables_of(os.environ).items())), path=found)
+
+    @classmethod
+    def default(cls) -> Config:
+        """What a session uses when it is given no configuration: `load()`, done once in a process.
+
+        It is found from the working directory of the first use and kept, since sessions are made inside event loops,
+        where nobody may touch the disk. Only another value of a `NETKIT_*` variable makes it load again. Raises
+        `ConfigError` as `load` does.
+        """
+        global _default
+        variables = tuple(sorted(variables_of(os.environ).items()))
+        named = os.environ.get(CONFIG_VARIABLE)
+        if _default is None or _default[:2] != (variables, named):
+            _default = (variables, named, cls.load())
+        return _default[2]
 
     @classmethod
     def from_mapping(cls, table: Mapping[str, Any], source: str = "mapping") -> Config:

@@ -17,6 +17,7 @@ stack's own HTTP/1.1, and is remembered for ten minutes: one negotiation per ori
 from __future__ import annotations
 
 import dataclasses
+import sys
 import threading
 from collections.abc import Mapping
 from typing import Any, Literal
@@ -181,7 +182,7 @@ def engine_options(options: Http2Options, pool: Any) -> EngineOptions:
         shared = {
             "connect_timeout": pool.connect_timeout,
             "acquire_timeout": pool.acquire_timeout,
-            "max_queue": pool.max_queue,
+            "max_queue": sys.maxsize if pool.max_queue is None else pool.max_queue,
             "max_lifetime": pool.max_lifetime,
             "max_requests": pool.max_requests,
         }

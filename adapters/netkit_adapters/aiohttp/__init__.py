@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any, Final
 
+from netkit.config import Config
+from netkit.errors import ConfigError
 from netkit_adapters.aiohttp.errors import (
     BatchError,
     CircuitOpen,
@@ -28,6 +31,10 @@ __all__ = [
     "edge_of",
     "request",
 ]
+
+with contextlib.suppress(ConfigError):
+    # Found now, since sessions are made inside event loops; what is wrong with it is said when one is made.
+    Config.default()
 
 MIRROR: Final[dict[str, Any]] = {
     "ClientSession": ClientSession,

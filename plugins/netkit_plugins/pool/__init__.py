@@ -37,6 +37,7 @@ def netkit_register(register: Register) -> None:
         PoolLayer,
         options=PoolOptions,
         kind="transport",
-        implicit=PoolOptions(),
+        # Unasked, a drop-in must not refuse what the plain stack would have done: no caller is turned away.
+        implicit=PoolOptions(max_connections=None, acquire_timeout=None, max_queue=None),
         summary="Limits, a fair queue and trustworthy idle connections for the stack's own pool",
     )

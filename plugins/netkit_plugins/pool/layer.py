@@ -6,6 +6,7 @@ Rule of this file: a slot that was taken is released on every way out: failure, 
 from __future__ import annotations
 
 import random
+import sys
 import threading
 import weakref
 from typing import Any, Final
@@ -34,6 +35,12 @@ OF_THE_STACK: Final = (
 
 POKE_INTERVAL: Final = 1.0
 
+NATIVE_LIMITS: Final = {"httpx": 100, "httpx2": 100, "aiohttp": 100}
+"""Connections that a stack allows by itself; requests opens as many as there are callers."""
+
+MAX_IDLE: Final = 1000
+"""Idle connections kept to one origin where nothing limits how many are in use."""
+
 _configured: weakref.WeakKeyDictionary[Meter, PoolOptions] = weakref.WeakKeyDictionary()
 """The options by which a session's native pool is driven: those of the first plan, not of a route or an override."""
 
@@ -44,7 +51,10 @@ class PoolLayer:
     def __init__(self, options: PoolOptions, context: Context) -> None:
         self._options = options
         self._context = context
-        self._queue = SlotQueue(options.max_connections, options.max_connections_total, options.max_queue)
+        limit = options.max_connections
+        self._limit = NATIVE_LIMITS.get(context.stack, sys.maxsize) if limit is None else limit
+        queued = sys.maxsize if options.max_queue is None else options.max_queue
+        self._queue = SlotQueue(self._limit, options.max_connections_total, queued)
         self._native = context.pool
         self._now = context.runtime.now
         self._timed_out = 0
@@ -111,7 +121,7 @@ class PoolLayer:
             SocketSettings(
                 connect_timeout=options.connect_timeout,
                 socket_options=socket_options(options),
-                max_idle=options.max_connections if options.max_idle is None else options.max_idle,
+                max_idle=min(self._limit, MAX_IDLE) if options.max_idle is None else options.max_idle,
                 warm=options.warm,
             ),
             self.policy,

@@ -13,7 +13,8 @@ __all__ = ["PoolOptions"]
 class PoolOptions:
     """How many connections, how long they live, how long a caller waits for one. Times in seconds.
 
-    max_connections: exchanges under way to one origin (scheme, host, port), and so connections in use.
+    max_connections: exchanges under way to one origin (scheme, host, port), and so connections in use; None is what
+        the stack itself allows: 100 for httpx and aiohttp, no limit for requests.
     max_connections_total: the same over all origins of the session; None is no limit.
     max_idle: idle connections kept to one origin; None is as many as max_connections.
     idle_timeout: an idle connection is not used again after this long. "learn" starts at 4 s and follows the server.
@@ -23,13 +24,14 @@ class PoolOptions:
     connect_timeout: where the caller gave none; None leaves the stack its own.
     acquire_timeout: how long to wait for a connection where the caller gave no pool timeout; None is without limit, 0
         not at all.
-    max_queue: callers that may wait for one origin; the next one gets QueueFull at once. 0: nobody waits.
+    max_queue: callers that may wait for one origin; the next one gets QueueFull at once. 0: nobody waits; None: no
+        limit.
     warm: connections to open ahead of the first request, on stacks that can.
     tcp_keepalive: idle seconds, seconds between probes, probes without answer before the connection counts as dead;
         TCP_USER_TIMEOUT follows from them. false leaves the system's.
     """
 
-    max_connections: int = 100
+    max_connections: int | None = 100
     max_connections_total: int | None = None
     max_idle: int | None = None
     idle_timeout: float | Literal["learn"] = "learn"
@@ -37,7 +39,7 @@ class PoolOptions:
     max_requests: int | None = None
     connect_timeout: float | None = 3.0
     acquire_timeout: float | None = 1.0
-    max_queue: int = 1000
+    max_queue: int | None = 1000
     warm: int = 0
     tcp_keepalive: tuple[int, int, int] | bool = (60, 15, 4)
 

@@ -23,7 +23,14 @@ ONE = PoolOptions(max_connections=1)
 def test_registration() -> None:
     registration = Registry(use_entry_points=False).get("pool")
     assert registration.kind == "transport"
-    assert registration.implicit == PoolOptions()
+    # Unasked, nobody is turned away whom the plain stack would have served.
+    assert registration.implicit == PoolOptions(max_connections=None, acquire_timeout=None, max_queue=None)
+
+
+@pytest.mark.parametrize(("stack", "limit"), [("requests", sys.maxsize), ("httpx", 100), ("aiohttp", 100)])
+def test_without_a_number_the_stacks_own_limit_holds(rig: Any, stack: str, limit: int) -> None:
+    layer = rig(PoolOptions(max_connections=None), stack=stack).layer
+    assert layer._limit == limit
 
 
 def test_a_slot_lasts_until_the_connection_is_free(rig: Any) -> None:
