@@ -50,12 +50,11 @@ class Rig:
         runtime: Any = None,
         native: NativePool | None = None,
         meter: Meter | None = None,
+        stack: str = "scripted",
     ) -> None:
         self.runtime = runtime or Scripted()
         self.native = native
-        self.context = Context(
-            runtime=self.runtime, emit=Emitter(), stack="scripted", meter=meter or Meter(), pool=native
-        )
+        self.context = Context(runtime=self.runtime, emit=Emitter(), stack=stack, meter=meter or Meter(), pool=native)
         self.layer = PoolLayer(options or PoolOptions(), self.context)
         self.queue = self.layer._queue
         self.open: list[Response] = []
