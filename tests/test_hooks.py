@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -124,3 +126,26 @@ def test_a_failing_registration_names_the_plugin() -> None:
     module.netkit_register = hookimpl(netkit_register)
     with pytest.raises(PluginError, match=r"half_baked.*frozen dataclass"):
         Registry({}, use_entry_points=False).register(module)
+
+
+def test_the_first_example_of_the_documentation_is_a_plugin() -> None:
+    page = Path(__file__).parents[1] / "docs" / "writing-a-plugin.md"
+    code = page.read_text().partition("```python\n")[2].partition("```")[0]
+    module: Any = ModuleType("documented")
+    sys.modules["documented"] = module
+    try:
+        exec(compile(code, str(page), "exec"), module.__dict__)
+    finally:
+        del sys.modules["documented"]
+    known = Registry({}, use_entry_points=False)
+    known.register(module)
+    seen = []
+
+    async def terminal(request: Request) -> Response:
+        seen.append(request.headers.get("x-tenant"))
+        return Response.of(200)
+
+    plugins = {"tenant": {"name": "a"}}
+    edge = Edge(stack="requests", runtime=Threads(), terminal=terminal, plugins=plugins, config=Config(), known=known)
+    run_sync(edge.select("http://gpu.test/")(Request("GET", "http://gpu.test/")))
+    assert seen == ["a"]

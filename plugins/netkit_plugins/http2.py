@@ -32,7 +32,7 @@ from netkit.http2.port import Http2Port, StackEngine
 from netkit.messages import Request, Response
 from netkit.plugins import Context
 
-__all__ = ["Http2", "Http2Options", "Http2Stats"]
+__all__ = ["Http2", "Http2Options", "Http2Stats", "engine_options", "factory"]
 
 
 @dataclasses.dataclass(frozen=True)
