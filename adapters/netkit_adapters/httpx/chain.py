@@ -18,8 +18,10 @@ from netkit.errors import BodyClosed, ConfigError, NetkitError, PluginError, Tra
 from netkit.flow import run_sync
 from netkit.messages import Request, Response
 from netkit_adapters.httpx.driven import AsyncDriven, ClosingBackend, SyncDriven
+from netkit_adapters.httpx.exchanges import AsyncExchangeBody, NetworkInfo, SyncExchangeBody
 from netkit_adapters.httpx.failures import classify, to_native
 from netkit_adapters.httpx.messages import Exchange, native_response, response_headers
+from netkit_adapters.httpx.routes import Seams
 from netkit_adapters.httpx.stack import Stack
 from netkit_adapters.httpx.streams import AsyncBody, NativeBody, ReadBody, SyncBody, Synthetic
 
@@ -56,7 +58,12 @@ class Shapes:
         self.sync_driven: Any = type("DrivenConnection", (SyncDriven, core.ConnectionInterface), {})
         self.async_driven: Any = type("AsyncDrivenConnection", (AsyncDriven, core.AsyncConnectionInterface), {})
         self.closing_backend: Any = type("ClosingBackend", (ClosingBackend, core.AsyncNetworkBackend), {})
+        self.sync_exchanged: Any = type("ExchangeStream", (SyncExchangeBody, native.SyncByteStream), {})
+        self.async_exchanged: Any = type("AsyncExchangeStream", (AsyncExchangeBody, native.AsyncByteStream), {})
+        self.sync_network: Any = type("NetworkInfo", (NetworkInfo, core.NetworkStream), {})
+        self.async_network: Any = type("AsyncNetworkInfo", (NetworkInfo, core.AsyncNetworkStream), {})
         self.transports: tuple[type, type] = (native.HTTPTransport, native.AsyncHTTPTransport)
+        self.seams = tuple(Seams(stack, self.transports[world], asynchronous=bool(world)) for world in (0, 1))
         names = ("ConnectionPool", "HTTPProxy", "SOCKSProxy")
         self.core_pools = {getattr(core, f"{prefix}{name}") for name in names for prefix in ("", "Async")}
         self.default_limits: Any = inspect.signature(native.HTTPTransport).parameters["limits"].default
@@ -74,6 +81,8 @@ class Wiring:
         self.observed = shapes.async_body if asynchronous else shapes.sync_body
         self.expected = shapes.stack.native.AsyncByteStream if asynchronous else shapes.stack.native.SyncByteStream
         self.synthetic = shapes.synthetic
+        self.exchanged = shapes.async_exchanged if asynchronous else shapes.sync_exchanged
+        self.network_info = shapes.async_network if asynchronous else shapes.sync_network
         self.abandoned: deque[NativeBody] = deque()
         self.edge: Edge
 

@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from netkit.edge import Edge
 from netkit.runtime import Asyncio, Threads
 from netkit_adapters.httpx.chain import Shapes, View, Wiring, async_terminal, sync_terminal
+from netkit_adapters.httpx.http2 import HttpxHttp2
 from netkit_adapters.httpx.pool import HttpcorePool
+from netkit_adapters.httpx.routes import Routes
 
 if TYPE_CHECKING:
     from netkit.config import Config, PluginSettings
@@ -49,6 +51,7 @@ def wire(
         plugins=plugins,
         config=config,
         pool=pool,
+        http2=HttpxHttp2(Routes(shapes.stack, shapes.seams[asynchronous], pool), asynchronous=asynchronous),
     )
     return wiring
 

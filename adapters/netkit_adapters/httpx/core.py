@@ -92,6 +92,10 @@ class CorePool:
         twin._pool = pool
         return twin
 
+    def original_settings(self) -> dict[str, Any]:
+        """What `drive` changes, as it was before."""
+        return self._saved or {name: getattr(self._pool, name) for name in _CHANGED}
+
     def has_chosen_limits(self) -> bool:
         """Whether the pool's limits differ from what the stack gives by itself."""
         limits, pool = self._shapes.default_limits, self._pool

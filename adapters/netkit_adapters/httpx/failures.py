@@ -103,7 +103,9 @@ def to_native(stack: Stack, error: NetkitError) -> BaseException:
     made: Any
     if isinstance(error, TransportError):
         if face is stack.faces[TransportError]:
-            face = stack.kinds.get(error.kind, face)
+            # A stream that its server reset is a matter of the protocol to httpx, a lost connection one of reading.
+            spoken = error.kind is FailureKind.RESET and "code" in error.details
+            face = stack.kinds.get(FailureKind.PROTOCOL if spoken else error.kind, face)
         made = face(str(error), kind=error.kind, verdict=error.verdict, **error.details)
         made.attempts = error.attempts
     else:

@@ -31,7 +31,19 @@ class Exchange:
     It does not hold its neutral request: large bodies must not wait for a collector.
     """
 
-    __slots__ = ("_headers", "attempted", "body", "call", "native", "pick", "timeout", "transport", "url", "wiring")
+    __slots__ = (
+        "_headers",
+        "attempted",
+        "body",
+        "call",
+        "instead",
+        "native",
+        "pick",
+        "timeout",
+        "transport",
+        "url",
+        "wiring",
+    )
 
     def __init__(self, wiring: Wiring, transport: Any, pick: Any) -> None:
         self.wiring = wiring
@@ -42,6 +54,7 @@ class Exchange:
         """The neutral request for `native`, with its call's clock started."""
         self.native = native
         self.attempted = False
+        self.instead: Body | None = None
         self._headers: Headers | None = None
         self.url = str(native.url)
         self.body = body_of(self.wiring.stack, native)
@@ -59,8 +72,33 @@ class Exchange:
             self._headers = Headers((k.decode(encoding), v.decode(encoding)) for k, v in self.native.headers.raw)
         return self._headers
 
+    def peek(self, request: Request) -> tuple[Any, Any, list[tuple[bytes, bytes]]]:
+        """The transport, native URL and raw headers for sending `request`; its body is not touched."""
+        native = self.native
+        if (
+            request.url is self.url
+            and request.body is self.body
+            and (request._headers is self._headers or request._headers == self.headers)
+        ):
+            return self.transport, native.url, native.headers.raw
+        transport, url, headers = self._addressed(request)
+        return transport, url, native.headers.raw if headers is native.headers else headers
+
+    def began(self, request: Request, instead: Body | None) -> None:
+        """An attempt took from the request's body and came to nothing before the request was sent. `instead` is a
+        one-shot body put together again."""
+        if instead is not None:
+            self.instead = instead
+        else:
+            self.attempted = True
+
     def next_attempt(self, request: Request, *, asynchronous: bool) -> tuple[Any, Any]:
         """The transport and the native request for sending `request`, with its body at its beginning."""
+        if self.instead is not None and not self.attempted:
+            request, self.instead = request.replace(body=self.instead), None
+            self.attempted = True
+            transport, url, headers = self._addressed(request, framed=False)
+            return transport, self._with_stream(request, url, headers, asynchronous=asynchronous)
         transport, native = self._rebuilt(request, asynchronous=asynchronous)
         if self.attempted and request.body is self.body and self.body.content is None:
             if not self.body.replayable:
@@ -70,29 +108,46 @@ class Exchange:
         return transport, native
 
     def _rebuilt(self, request: Request, *, asynchronous: bool) -> tuple[Any, Any]:
-        native, stack = self.native, self.wiring.stack
-        same_url = request.url is self.url
-        same_body = request.body is self.body
-        same_headers = request._headers is self._headers or request._headers == self.headers
-        same_timeout = request.timeout is self.timeout
-        if same_url and same_body and same_headers and same_timeout and request.method is native.method:
+        native = self.native
+        if (
+            request.url is self.url
+            and request.body is self.body
+            and (request._headers is self._headers or request._headers == self.headers)
+            and request.timeout is self.timeout
+            and request.method is native.method
+        ):
             return self.transport, native
-        url = native.url if same_url else stack.native.URL(request.url)
+        transport, url, headers = self._addressed(request)
+        return transport, self._with_stream(request, url, headers, asynchronous=asynchronous)
+
+    def _addressed(self, request: Request, *, framed: bool = True) -> tuple[Any, Any, Any]:
+        """The transport, native URL and headers of a changed request. `framed`: they follow a changed body."""
+        native = self.native
+        same_url = request.url is self.url
+        url = native.url if same_url else self.wiring.stack.native.URL(request.url)
         headers = request.headers
         if not same_url and headers.get("host") == native.url.netloc.decode("ascii"):
             headers = headers.set("Host", url.netloc.decode("ascii"))
-        if not same_body:
+        if framed and request.body is not self.body:
             headers = _framed(headers, request.body)
-        changed = stack.native.Request(
+        return (
+            self.transport if same_url else self.pick(url),
+            url,
+            native.headers if headers is self._headers else _encoded(headers, native.headers.encoding),
+        )
+
+    def _with_stream(self, request: Request, url: Any, headers: Any, *, asynchronous: bool) -> Any:
+        native, stack = self.native, self.wiring.stack
+        same_body = request.body is self.body
+        return stack.native.Request(
             request.method,
             url,
-            headers=native.headers if headers is self._headers else _encoded(headers, native.headers.encoding),
+            headers=headers,
             stream=native.stream if same_body else stream_of(stack, request.body, asynchronous=asynchronous),
             extensions=native.extensions
-            if same_timeout
+            if request.timeout is self.timeout
             else {**native.extensions, "timeout": _limits(request.timeout)},
         )
-        return self.transport if same_url else self.pick(url), changed
 
 
 def _limits(timeout: Timeout) -> dict[str, float | None]:

@@ -107,6 +107,15 @@ class HttpcorePool:
                 pool.forget()
             pool.loop = loop
 
+    def original_settings(self, transport: Any) -> dict[str, Any] | None:
+        """The settings with which the client made `transport`; None for one that its user passed in, or that is of
+        unknown layout."""
+        if type(transport) not in self._shapes.transports or transport in self._supplied:
+            return None
+        self.adopt(transport)
+        known = self._known.get(transport)
+        return None if known is None else known.original_settings()
+
     def can_be_copied(self, transport: Any) -> bool:
         """Whether a loop of its own can have a copy of `transport`."""
         self.adopt(transport)

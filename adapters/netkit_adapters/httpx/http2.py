@@ -1,0 +1,223 @@
+"""HTTP/2 under httpx and httpx2: which requests the engine serves, and real native responses of its exchanges.
+
+Rules of this file:
+
+- What the stack ignores on a request is ignored here; what only its own transport can do (`trace`, upgrades, trio,
+  SOCKS) is left to it.
+- A one-shot body keeps what was taken from it until it is known that the server speaks HTTP/2.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import Callable, Iterator
+from functools import lru_cache
+from http import HTTPStatus
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Final
+
+from netkit.errors import FailureKind, TransportError
+from netkit.http2 import Engine, H2Request, Http1Only, Http2Options, SyncEngine
+from netkit.http2.port import could_not_connect
+from netkit.http2.upload import HIGH
+from netkit.messages import Body, Response
+from netkit_adapters.httpx.exchanges import AsyncReader, SyncReader
+from netkit_adapters.httpx.messages import response_headers
+
+if TYPE_CHECKING:
+    from netkit.http2.port import StackEngine
+    from netkit.messages import Request
+    from netkit_adapters.httpx.chain import Wiring
+    from netkit_adapters.httpx.messages import Exchange
+    from netkit_adapters.httpx.routes import Routes
+
+__all__ = ["HttpxHttp2"]
+
+REMEMBER: Final = 600.0
+"""Seconds for which a server that chose HTTP/1.1 is not asked again, with whatever TLS settings."""
+
+
+class HttpxHttp2:
+    """`netkit.http2.port.Http2Port` for one client."""
+
+    def __init__(self, routes: Routes, *, asynchronous: bool) -> None:
+        self._routes = routes
+        self._asynchronous = asynchronous
+        self._http1: dict[tuple[str, int], float] = {}
+
+    def engine(self, options: Http2Options, on_event: Callable[[str, dict[str, Any]], None]) -> StackEngine:
+        return (Engine if self._asynchronous else SyncEngine)(options, on_event=on_event)
+
+    def target(self, request: Request, *, prior_knowledge: bool) -> H2Request | None:
+        if self._asynchronous and asyncio._get_running_loop() is None:
+            return None
+        exchange: Exchange = request.native
+        transport, url, headers = exchange.peek(request)
+        route = self._routes.find(transport, exchange.pick)
+        if route is None:
+            return None
+        scheme = url.raw_scheme
+        if scheme != b"https" and not (
+            scheme == b"http" and route.proxy is None and (prior_knowledge or route.cleartext)
+        ):
+            return None
+        extensions = exchange.native.extensions
+        if "trace" in extensions:
+            return None
+        for name, _ in headers:
+            if len(name) == 7 and name.lower() == b"upgrade":
+                return None
+        # httpcore does not pass it on through a tunnel.
+        place = route.place(url, scheme, extensions.get("sni_hostname") if route.proxy is None else None)
+        if self._http1 and self._knows_http1(place.connect.host, place.connect.port):
+            return None
+        body, timeout = request.body, request.timeout
+        content: Any = body.content
+        reopen = None
+        if content is None:
+            if body.replayable:
+                reopen = body.open
+            elif exchange.attempted and body is exchange.body:
+                return None
+            content = body.open()
+            if not (self._asynchronous or body.replayable):
+                content = Recorded(iter(content))
+        return H2Request(
+            place.key,
+            place.connect,
+            request.method.encode("ascii"),
+            place.authority,
+            extensions.get("target") or url.raw_path,
+            headers,
+            content or None,
+            scheme=scheme,
+            body_size=body.size,
+            reopen=reopen,
+            replayable=body.replayable,
+            connect_timeout=math.inf if timeout.connect is None else timeout.connect,
+            read_timeout=timeout.read,
+            write_timeout=timeout.write,
+            pool_timeout=timeout.pool,
+        )
+
+    async def exchange(self, engine: Any, request: Request, target: H2Request) -> Response | None:
+        exchange: Exchange = request.native
+        wiring = exchange.wiring
+        try:
+            outcome = await engine.send(target) if self._asynchronous else engine.send(target)
+        except BaseException as error:
+            if could_not_connect(error) or _is_unfit(error):
+                _leave_to_native(exchange, request, target, begun=not self._asynchronous)
+                return None
+            wiring.edge.meter.attempt(exchange.call)
+            exchange.attempted = True
+            failure = _of_the_body(wiring, error)
+            if failure is error:
+                raise
+            raise failure from failure.__cause__
+        if type(outcome) is Http1Only:
+            if outcome.reason == "alpn":
+                self._http1[target.connect.host, target.connect.port] = time.monotonic() + REMEMBER
+            begun = outcome.reason != "alpn" or not self._asynchronous
+            _leave_to_native(exchange, request, target, begun=begun)
+            return None
+        if type(target.body) is Recorded:
+            target.body.forget()
+        wiring.edge.meter.attempt(exchange.call)
+        exchange.attempted = True
+        return _respond(wiring, outcome)
+
+    def _knows_http1(self, host: str, port: int) -> bool:
+        until = self._http1.get((host, port))
+        return until is not None and time.monotonic() < until
+
+
+def _leave_to_native(exchange: Exchange, request: Request, target: H2Request, *, begun: bool) -> None:
+    """The stack's own transport sends it, from its body's beginning; `begun`: the engine has taken from the body."""
+    body = target.body
+    if not begun or request.body.content is not None:
+        return
+    if type(body) is Recorded and (whole := body.again()) is not None:
+        exchange.began(request, Body.one_shot(whole, request.body.size))
+    else:
+        exchange.began(request, None)
+
+
+def _is_unfit(error: BaseException) -> bool:
+    """Whether HTTP/2 cannot carry it; what HTTP/1.1 makes of that is for the stack to say."""
+    return isinstance(error, TransportError) and error.details.get("reason") == "invalid_header"
+
+
+def _of_the_body(wiring: Wiring, error: BaseException) -> BaseException:
+    """What the caller's own body raised, as it would have come from the stack; `error` where it is none of that."""
+    if not isinstance(error, TransportError) or error.details.get("reason") != "request_body":
+        return error
+    if error.kind is FailureKind.BODY:
+        made: BaseException = wiring.stack.native.LocalProtocolError(str(error))
+        made.__cause__ = error
+        return made
+    return error if error.native is None else error.native
+
+
+def _respond(wiring: Wiring, outcome: Any) -> Response:
+    """The neutral response, with the native one inside it."""
+    reader: Any = AsyncReader(outcome) if wiring.asynchronous else SyncReader(outcome)
+    status, headers = outcome.status, outcome.headers
+    body = wiring.exchanged(reader, headers, wiring)
+    native = wiring.stack.native.Response(
+        status,
+        headers=headers,
+        stream=body,
+        extensions={
+            "http_version": b"HTTP/2",
+            "reason_phrase": _phrase(status),
+            "stream_id": outcome.stream_id,
+            "network_stream": wiring.network_info(outcome),
+        },
+    )
+    extensions = {
+        "http_version": "HTTP/2",
+        "connection_id": outcome.connection_id,
+        "stream_id": outcome.stream_id,
+    }
+    return Response(status, lambda: response_headers(native), body, extensions=extensions, native=native)
+
+
+@lru_cache(maxsize=1024)
+def _phrase(status: int) -> bytes:
+    try:
+        return HTTPStatus(status).phrase.encode("ascii")
+    except ValueError:
+        return b""
+
+
+class Recorded:
+    """A one-shot body that remembers what it gave, until it is known that the server speaks HTTP/2.
+
+    The engine asks for no more than `HIGH` bytes before it has a connection: whoever asks for more, has one.
+    """
+
+    def __init__(self, chunks: Iterator[bytes]) -> None:
+        self._chunks = chunks
+        self._given: list[bytes] | None = []
+        self._size = 0
+
+    def __iter__(self) -> Iterator[bytes]:
+        for chunk in self._chunks:
+            given = self._given
+            if given is not None:
+                if self._size >= HIGH:
+                    self._given = None
+                else:
+                    given.append(chunk)
+                    self._size += len(chunk)
+            yield chunk
+
+    def forget(self) -> None:
+        self._given = None
+
+    def again(self) -> Iterator[bytes] | None:
+        """From its beginning, for the transport that has to send it instead; None where too much was taken."""
+        return None if self._given is None else chain(self._given, self._chunks)

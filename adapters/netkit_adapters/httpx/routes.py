@@ -1,0 +1,177 @@
+"""Where HTTP/2 would go for a client's own transports: TLS, proxy and origin as the engine takes them.
+
+Rules of this file:
+
+- Only transports that the client made itself, untouched down to the sockets, have a route: any patch of a class or of
+  an instance, and any setting that the engine does not know, means that the transport itself is called.
+- Everything that must not be shared is part of the pool's key: the transport's SSLContext, proxy, server name.
+"""
+
+from __future__ import annotations
+
+import ssl
+import weakref
+from typing import TYPE_CHECKING, Any, Final
+
+from netkit.http2 import ConnectSpec, ProxySpec
+from netkit_adapters.httpx.offering import Offering
+
+if TYPE_CHECKING:
+    from netkit_adapters.httpx.pool import HttpcorePool
+    from netkit_adapters.httpx.stack import Stack
+
+__all__ = ["Place", "Route", "Routes", "Seams"]
+
+MAX_PLACES: Final = 1024
+"""Origins kept per transport; beyond it they are made anew."""
+
+
+class Place:
+    """One origin as seen through one transport."""
+
+    __slots__ = ("authority", "connect", "key", "scheme")
+
+    def __init__(self, key: Any, connect: ConnectSpec, authority: bytes, scheme: bytes) -> None:
+        self.key = key
+        self.connect = connect
+        self.authority = authority
+        self.scheme = scheme
+
+
+class Route:
+    """What one transport's settings come to. `cleartext`: it speaks HTTP/2 without TLS, as its user asked."""
+
+    def __init__(self, pool: Any, context: ssl.SSLContext, proxy: ProxySpec | None) -> None:
+        self.pool = pool
+        self.context = context
+        self.proxy = proxy
+        self.offering = Offering(context, ["http/1.1", "h2"] if pool._http2 else ["http/1.1"])
+        self.cleartext: bool = proxy is None and pool._http2 and not pool._http1
+        self._places: dict[tuple[Any, ...], Place] = {}
+
+    def place(self, url: Any, scheme: bytes, server_hostname: str | None) -> Place:
+        """The place that `url` names; `server_hostname` is what TLS asks for and verifies, None: the host."""
+        key = (scheme, url.raw_host, url.port, server_hostname)
+        place = self._places.get(key)
+        if place is None:
+            if len(self._places) >= MAX_PLACES:
+                self._places.clear()
+            place = self._places[key] = self._made(url, scheme, server_hostname)
+        return place
+
+    def _made(self, url: Any, scheme: bytes, server_hostname: str | None) -> Place:
+        host = url.raw_host.decode("ascii")
+        secure = scheme == b"https"
+        port = url.port or (443 if secure else 80)
+        connect = ConnectSpec(
+            host,
+            port,
+            ssl=self.offering if secure else None,
+            server_hostname=server_hostname,
+            proxy=self.proxy,
+        )
+        key = (scheme, host, port, self.offering if secure else None, server_hostname, self.proxy)
+        return Place(key, connect, url.netloc, scheme)
+
+
+class Seams:
+    """Where mocking libraries take hold of one stack, in one world, and what stood there at import."""
+
+    def __init__(self, stack: Stack, transport: type, *, asynchronous: bool) -> None:
+        core, prefix = stack.core, "Async" if asynchronous else ""
+        self.pool: Any = getattr(core, f"{prefix}ConnectionPool")
+        self.proxy: Any = getattr(core, f"{prefix}HTTPProxy")
+        self.backend = type(self.pool()._network_backend)
+        self.send = "handle_async_request" if asynchronous else "handle_request"
+        client = stack.async_client if asynchronous else stack.client
+        self.pick = client._transport_for_url  # type: ignore[attr-defined]
+        self._held = (
+            (transport, self.send),
+            (self.pool, self.send),
+            (self.proxy, self.send),
+            (self.backend, "connect_tcp"),
+            (client, "_transport_for_url"),
+        )
+        self._originals = tuple(getattr(owner, name) for owner, name in self._held)
+
+    def are_untouched(self) -> bool:
+        for (owner, name), original in zip(self._held, self._originals, strict=True):
+            if getattr(owner, name) is not original:
+                return False
+        return True
+
+
+class Routes:
+    """The routes of one client's transports."""
+
+    def __init__(self, stack: Stack, seams: Seams, pool: HttpcorePool) -> None:
+        self._stack = stack
+        self._seams = seams
+        self._driver = weakref.ref(pool)
+        self._known: weakref.WeakKeyDictionary[Any, Route | None] = weakref.WeakKeyDictionary()
+        self._proxy_context: ssl.SSLContext | None = None
+
+    def find(self, transport: Any, pick: Any) -> Route | None:
+        """The route of `transport`, which `pick` gave; None where the transport itself has to do it."""
+        seams = self._seams
+        if not seams.are_untouched() or getattr(pick, "__func__", None) is not seams.pick:
+            return None
+        try:
+            route = self._known[transport]
+        except (KeyError, TypeError):
+            route = self._settle(transport)
+        if route is None:
+            return None
+        pool = transport._pool
+        if seams.send in transport.__dict__ or seams.send in pool.__dict__:
+            return None
+        if pool is not route.pool or pool._ssl_context is not route.context:
+            route = self._settle(transport)
+        return route
+
+    def _settle(self, transport: Any) -> Route | None:
+        driver = self._driver()
+        if driver is None:
+            return None
+        settings = driver.original_settings(transport)
+        route = None if settings is None else self._made(transport._pool, settings)
+        try:
+            self._known[transport] = route
+        except TypeError:  # a transport of the user's own that cannot be referred to weakly
+            return None
+        return route
+
+    def _made(self, pool: Any, settings: dict[str, Any]) -> Route | None:
+        context = pool._ssl_context
+        if (
+            pool._uds is not None
+            or pool._local_address is not None
+            or pool._retries
+            or settings["_socket_options"] is not None
+            or type(settings["_network_backend"]) is not self._seams.backend
+            or not isinstance(context, ssl.SSLContext)
+            or getattr(pool, "_proxy", None) is not None
+        ):
+            return None
+        if type(pool) is self._seams.pool:
+            return Route(pool, context, None)
+        if type(pool) is self._seams.proxy:
+            return Route(pool, context, self._proxy(pool))
+        return None
+
+    def _proxy(self, pool: Any) -> ProxySpec:
+        """An HTTP proxy, reached by TLS or not, that is asked for a tunnel as httpcore asks."""
+        url = pool._proxy_url
+        secure = url.scheme == b"https"
+        context = pool._proxy_ssl_context
+        if secure and context is None:
+            if self._proxy_context is None:
+                self._proxy_context = self._stack.core.default_ssl_context()
+            context = self._proxy_context
+        headers = [(b"Accept", b"*/*"), *pool._proxy_headers]
+        return ProxySpec(
+            url.host.decode("ascii"),
+            url.port or (443 if secure else 80),
+            ssl=context if secure else None,
+            headers=tuple((name.decode("latin-1"), value.decode("latin-1")) for name, value in headers),
+        )
