@@ -6,6 +6,6 @@ from netkit._mirror import mirror
 
 if TYPE_CHECKING:
     from aiohttp import *  # noqa: F403
-    from netkit_adapters.aiohttp import *  # type: ignore[assignment]  # noqa: F403
+    from netkit_adapters.aiohttp import *  # noqa: F403
 
 mirror(__name__, "aiohttp", "netkit_adapters.aiohttp")

@@ -6,6 +6,6 @@ from netkit._mirror import mirror
 
 if TYPE_CHECKING:
     from httpx import *  # noqa: F403
-    from netkit_adapters.httpx import *  # type: ignore[assignment]  # noqa: F403
+    from netkit_adapters.httpx import *  # noqa: F403
 
 mirror(__name__, "httpx", "netkit_adapters.httpx")

@@ -6,6 +6,6 @@ from netkit._mirror import mirror
 
 if TYPE_CHECKING:
     from httpx2 import *  # noqa: F403
-    from netkit_adapters.httpx2 import *  # type: ignore[assignment]  # noqa: F403
+    from netkit_adapters.httpx2 import *  # noqa: F403
 
 mirror(__name__, "httpx2", "netkit_adapters.httpx2")

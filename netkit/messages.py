@@ -130,7 +130,7 @@ class Request(_Fields):
 
     __slots__ = ()
 
-    _headers: Headers | Callable[[], Headers] | Iterable[tuple[str, str]]
+    _headers: Headers | Callable[[], Headers]
     method: str
     url: str
     body: Body
@@ -151,7 +151,7 @@ class Request(_Fields):
         made: Any = _new(_Fields)
         made.method = method
         made.url = url
-        made._headers = headers
+        made._headers = headers if callable(headers) or isinstance(headers, Headers) else Headers(headers)
         made.body = body
         made.timeout = timeout
         made.extensions = {} if extensions is None else extensions
@@ -166,7 +166,7 @@ class Request(_Fields):
         headers = self._headers
         if isinstance(headers, Headers):
             return headers
-        loaded = headers() if callable(headers) else Headers(headers)
+        loaded = headers()
         object.__setattr__(self, "_headers", loaded)
         return loaded
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from netkit._mirror import mirror
 
 if TYPE_CHECKING:
-    from netkit_adapters.requests import *  # type: ignore[assignment]  # noqa: F403
     from requests import *  # noqa: F403
+    from netkit_adapters.requests import *  # noqa: F403
 
 mirror(__name__, "requests", "netkit_adapters.requests")

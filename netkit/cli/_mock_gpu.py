@@ -11,7 +11,7 @@ __all__ = ["run"]
 def run(arguments: list[str]) -> int:
     """Serve until SIGINT or SIGTERM, with the flags of `python -m netkit.testing.mock_gpu`."""
     try:
-        from netkit.testing.mock_gpu.__main__ import main
+        from netkit.testing.mock_gpu.command import main
 
         main(arguments)
     except ModuleNotFoundError as error:

@@ -100,15 +100,18 @@ class Machine(Protocol):
 
     def request(self, headers: Headers, end: bool) -> int:
         """Queue request headers; returns the new stream's id. Raises `MachineError` when none can be opened."""
+        ...
 
     def send(self, stream_id: int, data: bytes, end: bool) -> None:
         """Queue body bytes; they leave as the peer's windows allow, joined to full frames."""
 
     def queued(self, stream_id: int) -> int:
         """Body bytes of this stream that no frame holds yet."""
+        ...
 
     def blocked(self, stream_id: int) -> bool:
         """True when body bytes are queued and the peer's windows let none of them out."""
+        ...
 
     def reset(self, stream_id: int, code: int) -> None: ...
     def ping(self, payload: bytes) -> None: ...
@@ -118,6 +121,7 @@ class Machine(Protocol):
 
     def output(self, limit: int, sink: Sink) -> bytes:
         """At most about `limit` bytes to write now; b"" when there is nothing to do."""
+        ...
 
     def wants_write(self) -> bool: ...
     def hold_stream(self, stream_id: int) -> None: ...
@@ -128,6 +132,7 @@ class Machine(Protocol):
     def release_connection(self) -> None: ...
     def connection_credit(self) -> int:
         """Bytes that the peer may still send on the whole connection."""
+        ...
 
 
 MachineFactory: TypeAlias = Callable[..., Machine]

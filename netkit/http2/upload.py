@@ -11,7 +11,7 @@ Rules of this file:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from contextvars import Context
 from typing import TYPE_CHECKING, Any, Final
 
@@ -155,7 +155,7 @@ class _SyncPump:
 
     def close(self) -> None:
         self._joiner.stop()
-        if not self._busy and hasattr(self._iterator, "close") and hasattr(self._iterator, "send"):
+        if not self._busy and isinstance(self._iterator, Generator):
             self._iterator.close()
 
 
@@ -187,8 +187,9 @@ class _AsyncPump:
         except Exception as error:  # noqa: BLE001 - the body is the caller's code
             joiner.fail(error)
         finally:
-            if hasattr(self._iterator, "aclose"):
-                await self._iterator.aclose()
+            aclose = getattr(self._iterator, "aclose", None)
+            if aclose is not None:
+                await aclose()
 
     def __call__(self) -> None:
         room, self._room = self._room, None

@@ -12,7 +12,7 @@ import asyncio
 import ssl
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, contextmanager
 from typing import Any, Final
@@ -124,7 +124,7 @@ def _requests(step: Step, workload: Workload) -> Iterator[SyncPost]:
 
 
 @asynccontextmanager
-async def _httpx(step: Step, workload: Workload) -> Any:
+async def _httpx(step: Step, workload: Workload) -> AsyncIterator[AsyncPost]:
     import httpx
 
     import netkit
@@ -147,7 +147,7 @@ async def _httpx(step: Step, workload: Workload) -> Any:
 
 
 @asynccontextmanager
-async def _aiohttp(step: Step, workload: Workload) -> Any:
+async def _aiohttp(step: Step, workload: Workload) -> AsyncIterator[AsyncPost]:
     import aiohttp
 
     import netkit

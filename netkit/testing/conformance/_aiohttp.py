@@ -75,8 +75,9 @@ def _arguments(options: Mapping[str, Any]) -> dict[str, Any]:
     if "verify" in options or "cert" in options:
         arguments["ssl"] = _tls(options.get("verify", True), options.get("cert"))
     if "content" in options:
-        content = options["content"]
-        arguments["data"] = _as_async(content()) if callable(content) else _payload(content)
+        content: Any = options["content"]
+        chunks: Any = content() if callable(content) else None
+        arguments["data"] = _payload(options["content"]) if chunks is None else _as_async(chunks)
     if "form" in options:
         arguments["data"] = options["form"]
     if "files" in options:

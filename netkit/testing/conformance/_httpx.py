@@ -114,7 +114,10 @@ class _AsyncSession(_Session):
         await self.native.aclose()
 
     def _content(self, content: Any) -> Any:
-        return _as_async(content()) if callable(content) else content
+        if not callable(content):
+            return content
+        chunks: Any = content()
+        return _as_async(chunks)
 
 
 async def _as_async(chunks: Iterable[bytes]) -> AsyncIterator[bytes]:

@@ -178,8 +178,8 @@ def test_redirects_pass_send_per_hop_and_keep_history(gpu: MockGPU, session: net
     assert [hop.status_code for hop in answer.history] == [302, 302, 302]
     assert [request.path for request in gpu.log.requests][:2] == ["/redirect/3", "/redirect/2"]
     assert netkit.stats(session).requests.total == 4
+    session.max_redirects = 1
     with pytest.raises(requests.TooManyRedirects):
-        session.max_redirects = 1
         session.get(f"{gpu.url}/redirect/3")
 
 

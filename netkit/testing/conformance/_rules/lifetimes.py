@@ -79,6 +79,7 @@ async def nothing_is_left_open(bench: Bench) -> None:
 
 async def _left_tasks(before: set[asyncio.Task[Any]]) -> set[asyncio.Task[Any]]:
     """Close cannot await what it cancelled; a few rounds of the loop end it."""
+    left: set[asyncio.Task[Any]] = set()
     for _ in range(10):
         left = asyncio.all_tasks() - before
         if not left:
