@@ -1,0 +1,310 @@
+"""HTTP/2 under requests: negotiation, resets, GOAWAY, early answers, bursts (CASES C07, C09, C11, C12, C17, C78)."""
+
+from __future__ import annotations
+
+import io
+import random
+import threading
+import warnings
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+from netkit_adapters.requests.errors import _causes
+from requests import exceptions as native
+from requests.adapters import HTTPAdapter
+
+import netkit
+from netkit.errors import TransportError, Verdict
+from netkit.testing import MockGPU, faults
+
+PLAIN = {"retry": False}
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[MockGPU]:
+    with MockGPU(launch_ms=0, per_item_ms=0) as gpu:
+        yield gpu
+
+
+@pytest.fixture
+def h2(server: MockGPU) -> MockGPU:
+    server.script()
+    server.log.clear()
+    return server
+
+
+@pytest.fixture
+def caller(h2: MockGPU) -> Iterator[netkit.Session]:
+    with netkit.Session(plugins=PLAIN) as session:
+        session.trust_env = False
+        session.verify = h2.ca_file or True
+        yield session
+
+
+def _protocols(gpu: MockGPU) -> set[str]:
+    return {request.protocol for request in gpu.log.requests}
+
+
+# Negotiation
+
+
+@pytest.mark.parametrize(("http", "protocol"), [("auto", "HTTP/2"), ("1.1", "HTTP/1.1"), ("2", "HTTP/2")])
+def test_one_handshake_serves_whichever_protocol_is_chosen(http: str, protocol: str) -> None:
+    with MockGPU(http=http, launch_ms=0) as gpu, netkit.Session() as session:
+        session.trust_env = False
+        session.verify = gpu.ca_file or True
+        for _ in range(5):
+            assert session.post(f"{gpu.url}/echo", data=b"x").ok
+        assert _protocols(gpu) == {protocol}
+        assert gpu.stats().connections == 1
+
+
+@pytest.mark.parametrize("http", ["auto", "1.1"])
+def test_a_cold_burst_waits_for_one_negotiation(http: str) -> None:
+    with MockGPU(http=http, launch_ms=0) as gpu, netkit.Session() as session:
+        session.trust_env = False
+        session.verify = gpu.ca_file or True
+        start = threading.Barrier(32)
+
+        def call(number: int) -> bool:
+            start.wait()
+            return bool(session.post(f"{gpu.url}/echo", data=f"n{number}").json()["body"] == f"n{number}")
+
+        with ThreadPoolExecutor(32) as pool:
+            assert all(pool.map(call, range(32)))
+        assert len(gpu.log.requests) == 32
+        if http == "auto":
+            assert gpu.stats().connections == 1
+        else:
+            assert gpu.stats().connections <= 32
+
+
+def test_a_one_shot_body_is_whole_on_either_protocol() -> None:
+    for http in ("auto", "1.1"):
+        with MockGPU(http=http, launch_ms=0) as gpu, netkit.Session() as session:
+            session.trust_env = False
+            session.verify = gpu.ca_file or True
+            assert session.post(f"{gpu.url}/echo", data=iter([b"one", b"two"])).json()["body"] == "onetwo"
+            assert [request.body for request in gpu.log.requests] == [b"onetwo"]
+
+
+def test_tls_settings_are_part_of_the_key(h2: MockGPU, caller: netkit.Session) -> None:
+    with pytest.warns(Warning, match="Unverified"):
+        assert caller.get(f"{h2.url}/echo", verify=False).ok
+    with pytest.raises(native.SSLError):
+        caller.get(f"{h2.url}/echo", verify=True)
+    assert caller.get(f"{h2.url}/echo").ok
+    assert _protocols(h2) == {"HTTP/2"}
+    assert len({request.connection for request in h2.log.requests}) == 2
+    assert len(h2.log.requests) == 2
+
+
+def test_a_client_certificate_has_connections_of_its_own(tmp_path: Path) -> None:
+    with MockGPU(launch_ms=0, client_certificate="optional") as gpu, netkit.Session() as session:
+        session.trust_env = False
+        session.verify = gpu.ca_file or True
+        session.get(f"{gpu.url}/echo")
+        session.get(f"{gpu.url}/echo", cert=gpu.client_file)
+        first, second = gpu.log.requests
+        assert first.connection != second.connection
+        shown = {connection.id: connection.client_certificate for connection in gpu.log.connections}
+        assert (shown[first.connection], shown[second.connection]) == (False, True)
+
+
+def test_a_changed_bundle_is_read_again(h2: MockGPU, caller: netkit.Session, tmp_path: Path) -> None:
+    bundle = tmp_path / "ca.pem"
+    bundle.write_bytes(Path(h2.ca_file or "").read_bytes())
+    assert caller.get(f"{h2.url}/echo", verify=str(bundle)).ok
+    with MockGPU(launch_ms=0) as other:
+        bundle.write_bytes(Path(other.ca_file or "").read_bytes() + b"\n")
+        assert caller.get(f"{other.url}/echo", verify=str(bundle)).ok
+
+
+def test_a_missing_bundle_is_requests_own_error(h2: MockGPU, caller: netkit.Session) -> None:
+    with pytest.raises(OSError, match="invalid path"):
+        caller.get(f"{h2.url}/echo", verify="/nowhere/ca.pem")
+
+
+class Subclass(HTTPAdapter):
+    pass
+
+
+@pytest.mark.parametrize("make", [Subclass, lambda: HTTPAdapter(max_retries=2)])
+def test_an_adapter_with_a_mind_of_its_own_is_called(h2: MockGPU, caller: netkit.Session, make: Any) -> None:
+    caller.mount("https://", make())
+    assert caller.get(f"{h2.url}/echo").ok
+    assert _protocols(h2) == {"HTTP/1.1"}
+
+
+def test_a_patched_urllib3_is_called(h2: MockGPU, caller: netkit.Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    from urllib3.connectionpool import HTTPConnectionPool
+
+    def mocked(self: Any, *args: Any, **kwargs: Any) -> Any:
+        raise native.ConnectionError("mock")
+
+    monkeypatch.setattr(HTTPConnectionPool, "urlopen", mocked)
+    with pytest.raises(native.ConnectionError, match="mock"):
+        caller.get(f"{h2.url}/echo")
+    assert not h2.log.requests
+
+
+def test_http2_can_be_switched_off_for_a_call(h2: MockGPU, caller: netkit.Session) -> None:
+    with netkit.overrides(http2=False):
+        assert caller.get(f"{h2.url}/echo").raw.version == 11
+    assert caller.get(f"{h2.url}/echo").raw.version == 20
+
+
+# What the server may do
+
+
+def _code(error: BaseException) -> Any:
+    return next(cause.details.get("code") for cause in _causes(error) if isinstance(cause, TransportError))
+
+
+def test_a_refused_post_is_resent_once_without_a_retry(h2: MockGPU, caller: netkit.Session) -> None:
+    h2.script(faults.ResetStream(code=7))
+    assert caller.post(f"{h2.url}/echo", data=b"once").ok
+    assert [request.method for request in h2.log.requests] == ["POST", "POST"]
+    assert netkit.stats(caller).requests.retries == 0
+
+
+@pytest.mark.parametrize("code", [2, 8, 11])
+def test_other_resets_of_a_post_are_told_with_their_code(h2: MockGPU, caller: netkit.Session, code: int) -> None:
+    h2.script(faults.ResetStream(code=code, times=None))
+    with pytest.raises(native.ConnectionError) as caught:
+        caller.post(f"{h2.url}/echo", data=b"once")
+    assert _code(caught.value) == code
+    assert len(h2.log.requests) == 1
+
+
+def test_a_server_that_always_refuses_is_not_asked_for_ever(h2: MockGPU, caller: netkit.Session) -> None:
+    h2.script(faults.ResetStream(code=7, times=None))
+    with pytest.raises(native.ConnectionError) as caught:
+        caller.post(f"{h2.url}/echo", data=b"once")
+    verdicts = [cause.verdict for cause in _causes(caught.value) if isinstance(cause, TransportError)]
+    assert verdicts[0] is Verdict.REFUSED
+    assert len(h2.log.requests) == 2
+
+
+def test_rolling_goaways_lose_and_double_nothing(h2: MockGPU, caller: netkit.Session, tmp_path: Path) -> None:
+    h2.script(faults.GoAway(request=10, times=None))
+    rng = random.Random(7)
+    bodies = [rng.randbytes(200 * 1024) for _ in range(60)]
+
+    def post(number: int) -> bool:
+        body: Any = bodies[number]
+        if number % 2:
+            path = tmp_path / f"{number}.bin"
+            path.write_bytes(body)
+            with path.open("rb") as file:
+                return caller.post(f"{h2.url}/upload", data=file, timeout=60).ok
+        return caller.post(f"{h2.url}/upload", data=body, timeout=60).ok
+
+    with ThreadPoolExecutor(8) as pool:
+        assert all(pool.map(post, range(len(bodies))))
+    processed = [request for request in h2.log.requests if request.status == 200]
+    assert len(processed) == len(bodies)
+    assert {request.body_size for request in processed} == {200 * 1024}
+    assert len({request.body_sha256 for request in processed}) == len(bodies)
+    assert netkit.stats(caller).requests.retries == 0
+
+
+def test_an_early_413_is_an_answer(h2: MockGPU, caller: netkit.Session) -> None:
+    h2.script(faults.EarlyResponse())
+    answer = caller.post(f"{h2.url}/upload", data=b"x" * 3_000_000, timeout=30)
+    assert (answer.status_code, answer.content) == (413, b"big")
+    assert caller.get(f"{h2.url}/echo").ok
+    assert len({request.connection for request in h2.log.requests}) == 1
+    assert netkit.stats(caller).requests.attempts == 2
+
+
+@pytest.mark.parametrize("way", ["close", "timeout", "collected"])
+def test_leaving_resets_the_stream_and_keeps_the_connection(h2: MockGPU, caller: netkit.Session, way: str) -> None:
+    url = f"{h2.url}/stream/100000?interval_ms=20"
+    if way == "timeout":
+        with pytest.raises(native.ReadTimeout):
+            caller.get(f"{h2.url}/delay/60000", timeout=(5, 0.05))
+    else:
+        answer = caller.get(url, stream=True)
+        assert next(answer.iter_lines()).startswith(b"data:")
+        if way == "close":
+            answer.close()
+        del answer
+    h2.log.wait(lambda log: any(event.kind == "rst_received" for event in log.events))
+    (reset,) = h2.log.of_kind("rst_received")
+    assert reset.code == 8
+    for _ in range(50):
+        assert caller.get(f"{h2.url}/echo").ok
+    assert len({request.connection for request in h2.log.requests}) == 1
+    assert netkit.stats(caller).http2.streams == 0
+
+
+def test_a_stream_limit_is_kept_and_everybody_is_served() -> None:
+    with (
+        MockGPU(launch_ms=20, gpus=64, settings={3: 4}) as gpu,
+        netkit.Session(plugins={**PLAIN, "http2": {"max_connections": 2}}) as session,
+    ):
+        session.trust_env = False
+        session.verify = gpu.ca_file or True
+
+        def embed(number: int) -> int:
+            return session.post(f"{gpu.url}/v1/embeddings", json={"model": "m", "input": f"{number}"}).status_code
+
+        with ThreadPoolExecutor(24) as pool:
+            assert list(pool.map(embed, range(24))) == [200] * 24
+        assert len(gpu.log.connections) <= 2
+        assert max(connection.peak_requests for connection in gpu.log.connections) <= 4
+
+
+def test_a_body_that_raises_is_the_callers_own_error(h2: MockGPU, caller: netkit.Session) -> None:
+    def broken() -> Iterator[bytes]:
+        yield b"part"
+        raise RuntimeError("mine")
+
+    with pytest.raises(RuntimeError, match="mine"):
+        caller.post(f"{h2.url}/upload", data=broken())
+    assert caller.get(f"{h2.url}/echo").ok
+
+
+def test_a_short_body_is_the_native_error(h2: MockGPU, caller: netkit.Session) -> None:
+    h2.script(faults.ShortBody())
+    with pytest.raises(native.ChunkedEncodingError):
+        caller.get(f"{h2.url}/bytes/1000")
+    h2.script(faults.ShortBody())
+    answer = caller.get(f"{h2.url}/bytes/1000", stream=True)
+    with pytest.raises(native.ChunkedEncodingError):
+        answer.content  # noqa: B018 - reading is what raises
+    assert netkit.stats(caller).requests.errors == 2
+
+
+def test_hooks_see_the_body_before_anybody_read_it(h2: MockGPU, caller: netkit.Session) -> None:
+    seen: list[bytes] = []
+
+    def hook(response: requests.Response, **kwargs: Any) -> None:
+        seen.append(response.raw.read())
+
+    caller.get(f"{h2.url}/bytes/5", hooks={"response": hook})
+    assert len(seen[0]) == 5
+
+
+def test_raw_reads_like_urllib3(h2: MockGPU, caller: netkit.Session) -> None:
+    answer = caller.get(f"{h2.url}/bytes/1000", stream=True)
+    assert len(answer.raw.read(10)) == 10
+    assert len(answer.raw.read1(5)) <= 5
+    rest = answer.raw.read()
+    assert 985 <= len(rest) <= 990
+    assert answer.raw.read() == b""
+    assert isinstance(io.BufferedReader(caller.get(f"{h2.url}/bytes/10", stream=True).raw).read(), bytes)
+
+
+def test_no_warning_is_left_behind(h2: MockGPU) -> None:
+    with warnings.catch_warnings(), netkit.Session() as session:
+        warnings.simplefilter("error")
+        session.trust_env = False
+        session.verify = h2.ca_file or True
+        for _ in range(3):
+            session.get(f"{h2.url}/bytes/100000", stream=True)
