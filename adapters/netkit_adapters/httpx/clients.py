@@ -44,6 +44,7 @@ def wire(
     asynchronous = isinstance(client, shapes.stack.async_client)
     pool = HttpcorePool(shapes, client, explicit_limits=explicit_limits, supplied=supplied)
     wiring = Wiring(shapes, pool, asynchronous=asynchronous)
+    routes = Routes(shapes.stack, shapes.seams[asynchronous], pool, asynchronous=asynchronous)
     wiring.edge = Edge(
         stack=shapes.stack.name,
         runtime=_asyncio if asynchronous else _threads,
@@ -51,7 +52,7 @@ def wire(
         plugins=plugins,
         config=config,
         pool=pool,
-        http2=HttpxHttp2(Routes(shapes.stack, shapes.seams[asynchronous], pool), asynchronous=asynchronous),
+        http2=HttpxHttp2(shapes.stack, routes, asynchronous=asynchronous),
     )
     return wiring
 
@@ -105,6 +106,7 @@ class _Closer:
         client = self._client()
         if client is not None:
             type(client).close(client)
+        self._wiring.pool.close()
         self._wiring.edge.close()
 
 

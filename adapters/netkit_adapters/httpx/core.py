@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import sys
+import time
 import weakref
 from collections.abc import Coroutine
 from operator import attrgetter
@@ -38,6 +39,9 @@ _ATTRIBUTES: Final = (
     "_optional_thread_lock",
     "_requests",
     "_socket_options",
+    "_local_address",
+    "_retries",
+    "_ssl_context",
     "_uds",
     "create_connection",
 )
@@ -49,6 +53,9 @@ _CHANGED: Final = (
     "_socket_options",
     "_network_backend",
 )
+
+FRESH: Final = 2.0
+"""Seconds for which a connection that nothing was sent on is worth using: servers hang up on silent clients."""
 
 _left_behind: list[Any] = []
 """Connections of a parent process or a finished loop: never used again, and never finalised, which would warn."""
@@ -66,6 +73,7 @@ class CorePool:
         self._saved: dict[str, Any] | None = None
         self.loop: Any = None
         self._tasks: set[Any] = set()
+        self._fresh: dict[str, tuple[Any, float]] = {}
 
     @classmethod
     def of(cls, shapes: Shapes, transport: Any) -> CorePool | None:
@@ -119,11 +127,27 @@ class CorePool:
             pool._socket_options = settings.socket_options
         if self._asynchronous:
             pool._network_backend = self._shapes.closing_backend(pool._network_backend)
-        overrides = _Overrides(self._shapes, pool, weakref.ref(driver), explicit, asynchronous=self._asynchronous)
+        overrides = _Overrides(
+            self._shapes, pool, weakref.ref(driver), explicit, self._fresh, asynchronous=self._asynchronous
+        )
         pool.create_connection = overrides.create_connection
         pool._assign_requests_to_connections = overrides.assign
 
+    def keep(self, url: Any, stream: Any) -> bool:
+        """Take a connected stream for the next connection to the origin of `url`; False where the pool is not driven,
+        or has one already."""
+        origin = str(self._shapes.stack.core.URL(scheme=url.raw_scheme, host=url.raw_host, port=url.port).origin)
+        if self._saved is None or origin in self._fresh:
+            return False
+        self._fresh[origin] = (stream, time.monotonic())
+        return True
+
+    def close_fresh(self) -> None:
+        while self._fresh:
+            self._fresh.popitem()[1][0].close()
+
     def restore(self) -> None:
+        self.close_fresh()
         if self._saved is not None:
             for name in _OVERRIDDEN:
                 self._pool.__dict__.pop(name, None)
@@ -158,6 +182,8 @@ class CorePool:
         """Drop every connection without closing it: it belongs to another process, or to a loop that is over."""
         pool = self._pool
         pool._optional_thread_lock = type(pool._optional_thread_lock)()
+        _left_behind.extend(self._fresh.values())
+        self._fresh.clear()
         for connection in pool._connections:
             _left_behind.append(connection)
             if not self._asynchronous:
@@ -183,8 +209,17 @@ class _Overrides:
     """What stands in a driven pool in place of two of its methods. Holds the driver weakly: it may outlive it."""
 
     def __init__(
-        self, shapes: Shapes, pool: Any, driver: weakref.ref[HttpcorePool], explicit: bool, *, asynchronous: bool
+        self,
+        shapes: Shapes,
+        pool: Any,
+        driver: weakref.ref[HttpcorePool],
+        explicit: bool,
+        fresh: dict[str, tuple[Any, float]],
+        *,
+        asynchronous: bool,
     ) -> None:
+        self._http11 = shapes.stack.core.HTTP11Connection
+        self._fresh = fresh
         self._kind = shapes.async_driven if asynchronous else shapes.sync_driven
         self._pool = weakref.ref(pool)
         self._class = type(pool)
@@ -195,6 +230,13 @@ class _Overrides:
         pool: Any = self._pool()
         driver = self._driver()
         inner = self._class.create_connection(pool, origin)
+        if self._fresh:
+            stream, since = self._fresh.pop(str(origin), (None, 0.0))
+            # That something is readable says nothing here: TLS 1.3 servers send session tickets unasked.
+            if stream is not None and time.monotonic() - since < FRESH:
+                inner._connection = self._http11(origin, stream, pool._keepalive_expiry)
+            elif stream is not None:
+                stream.close()
         if driver is None:
             return inner
         driver.opened()

@@ -173,8 +173,10 @@ class NetworkInfo:
             return None
         if info in ("ssl_object", "socket"):
             return transport.get_extra_info(info)
-        if info == "client_addr":
-            return transport.get_extra_info("sockname")
-        if info == "server_addr":
-            return transport.get_extra_info("peername")
-        return None
+        address = {"client_addr": "getsockname", "server_addr": "getpeername"}.get(info)
+        if address is None:
+            return None
+        try:
+            return getattr(transport.get_extra_info("socket"), address)()
+        except OSError:  # closed meanwhile
+            return None

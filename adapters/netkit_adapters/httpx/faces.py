@@ -62,10 +62,12 @@ class Client(BaseClient):
 
     def close(self) -> None:
         super().close()
+        self._netkit_wiring.pool.close()
         self._netkit_wiring.edge.close()
 
     def __exit__(self, *args: Any) -> None:
         super().__exit__(*args)
+        self._netkit_wiring.pool.close()
         self._netkit_wiring.edge.close()
 
 

@@ -25,13 +25,15 @@ from netkit.http2.upload import HIGH
 from netkit.messages import Body, Response
 from netkit_adapters.httpx.exchanges import AsyncReader, SyncReader
 from netkit_adapters.httpx.messages import response_headers
+from netkit_adapters.httpx.negotiation import Negotiation
 
 if TYPE_CHECKING:
     from netkit.http2.port import StackEngine
     from netkit.messages import Request
     from netkit_adapters.httpx.chain import Wiring
     from netkit_adapters.httpx.messages import Exchange
-    from netkit_adapters.httpx.routes import Routes
+    from netkit_adapters.httpx.routes import Place, Routes
+    from netkit_adapters.httpx.stack import Stack
 
 __all__ = ["HttpxHttp2"]
 
@@ -42,8 +44,9 @@ REMEMBER: Final = 600.0
 class HttpxHttp2:
     """`netkit.http2.port.Http2Port` for one client."""
 
-    def __init__(self, routes: Routes, *, asynchronous: bool) -> None:
+    def __init__(self, stack: Stack, routes: Routes, *, asynchronous: bool) -> None:
         self._routes = routes
+        self._negotiation = None if asynchronous else Negotiation(stack, self._knows_http1)
         self._asynchronous = asynchronous
         self._http1: dict[tuple[str, int], float] = {}
 
@@ -71,7 +74,7 @@ class HttpxHttp2:
                 return None
         # httpcore does not pass it on through a tunnel.
         place = route.place(url, scheme, extensions.get("sni_hostname") if route.proxy is None else None)
-        if self._http1 and self._knows_http1(place.connect.host, place.connect.port):
+        if self._http1 and self._knows_http1(place):
             return None
         body, timeout = request.body, request.timeout
         content: Any = body.content
@@ -106,6 +109,8 @@ class HttpxHttp2:
         exchange: Exchange = request.native
         wiring = exchange.wiring
         try:
+            if self._negotiation is not None and not self._shall_serve(engine, request, target):
+                return None
             outcome = await engine.send(target) if self._asynchronous else engine.send(target)
         except BaseException as error:
             if could_not_connect(error) or _is_unfit(error):
@@ -119,7 +124,7 @@ class HttpxHttp2:
             raise failure from failure.__cause__
         if type(outcome) is Http1Only:
             if outcome.reason == "alpn":
-                self._http1[target.connect.host, target.connect.port] = time.monotonic() + REMEMBER
+                self._remember(target)
             begun = outcome.reason != "alpn" or not self._asynchronous
             _leave_to_native(exchange, request, target, begun=begun)
             return None
@@ -129,8 +134,28 @@ class HttpxHttp2:
         exchange.attempted = True
         return _respond(wiring, outcome)
 
-    def _knows_http1(self, host: str, port: int) -> bool:
-        until = self._http1.get((host, port))
+    def _shall_serve(self, engine: SyncEngine, request: Request, target: H2Request) -> bool:
+        """Whether the engine takes it; a Client opens its first connection to an origin itself."""
+        negotiation, connect = self._negotiation, target.connect
+        assert negotiation is not None
+        if negotiation.knows_http2(target) or connect.ssl is None:
+            return True
+        if connect.proxy is not None or connect.server_hostname is not None:
+            return True
+        transport, url, _ = request.native.peek(request)
+
+        def keep(stream: Any) -> None:
+            self._remember(target)
+            request.native.wiring.pool.keep(transport, url, stream)
+
+        # Where nobody answers, httpcore finds out by itself and says so.
+        return negotiation.negotiate(engine, target, transport._pool, keep) is True
+
+    def _remember(self, target: H2Request) -> None:
+        self._http1[target.connect.host, target.connect.port] = time.monotonic() + REMEMBER
+
+    def _knows_http1(self, place: Place | H2Request) -> bool:
+        until = self._http1.get((place.connect.host, place.connect.port))
         return until is not None and time.monotonic() < until
 
 

@@ -10,13 +10,28 @@ Rules of this file:
 
 from __future__ import annotations
 
+import socket
 import ssl
 import threading
 from typing import Any
 
 from netkit import fork
 
-__all__ = ["Offering"]
+__all__ = ["Offering", "can_offer"]
+
+
+def can_offer(context: Any, *, asynchronous: bool) -> bool:
+    """Whether the engine's way to make TLS objects, `wrap_bio`, does all that the stack's own way does: a class of
+    the user's may check more in `wrap_socket`, which httpcore calls for threads."""
+    if not isinstance(context, ssl.SSLContext):
+        return False
+    kind = type(context)
+    own_socket = kind.wrap_socket is not _plain.wrap_socket or context.sslsocket_class is not ssl.SSLSocket
+    own_object = kind.wrap_bio is not _plain.wrap_bio or context.sslobject_class is not ssl.SSLObject
+    return asynchronous or own_object or not own_socket
+
+
+_plain = ssl.SSLContext
 
 
 class Offering(ssl.SSLContext):
@@ -44,6 +59,23 @@ class Offering(ssl.SSLContext):
                 return inner.wrap_bio(*args, **kwargs)
             finally:
                 inner.set_alpn_protocols(self._usual)
+
+    def wrap_socket(  # type: ignore[override] # what httpcore calls it with
+        self, sock: socket.socket, *, server_hostname: str | bytes | None = None
+    ) -> ssl.SSLSocket:
+        inner = self._inner
+        with self._lock:
+            inner.set_alpn_protocols(["h2", "http/1.1"])
+            try:
+                secure = inner.wrap_socket(sock, server_hostname=server_hostname, do_handshake_on_connect=False)
+            finally:
+                inner.set_alpn_protocols(self._usual)
+        try:
+            secure.do_handshake()
+        except BaseException:
+            secure.close()
+            raise
+        return secure
 
     def __repr__(self) -> str:
         return f"<Offering h2 with {self._inner!r}>"

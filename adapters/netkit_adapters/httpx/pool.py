@@ -116,6 +116,13 @@ class HttpcorePool:
         known = self._known.get(transport)
         return None if known is None else known.original_settings()
 
+    def keep(self, transport: Any, url: Any, stream: Any) -> None:
+        """Have the pool of `transport` use `stream`, on which nothing was sent yet, for its next connection to the
+        origin of `url`."""
+        known = self._known.get(transport)
+        if known is None or not known.keep(url, stream):
+            stream.close()
+
     def can_be_copied(self, transport: Any) -> bool:
         """Whether a loop of its own can have a copy of `transport`."""
         self.adopt(transport)
@@ -240,6 +247,11 @@ class HttpcorePool:
             note = "does not apply to transports that were passed in"
             described |= {option: note for option in self.supports if option not in described}
         return described
+
+    def close(self) -> None:
+        """Close what was opened for httpcore and never used by it."""
+        for pool in self._pools():
+            pool.close_fresh()
 
     async def aclose(self) -> None:
         """Close what was opened in loops other than the first."""

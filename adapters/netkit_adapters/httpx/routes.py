@@ -14,7 +14,7 @@ import weakref
 from typing import TYPE_CHECKING, Any, Final
 
 from netkit.http2 import ConnectSpec, ProxySpec
-from netkit_adapters.httpx.offering import Offering
+from netkit_adapters.httpx.offering import Offering, can_offer
 
 if TYPE_CHECKING:
     from netkit_adapters.httpx.pool import HttpcorePool
@@ -104,8 +104,9 @@ class Seams:
 class Routes:
     """The routes of one client's transports."""
 
-    def __init__(self, stack: Stack, seams: Seams, pool: HttpcorePool) -> None:
+    def __init__(self, stack: Stack, seams: Seams, pool: HttpcorePool, *, asynchronous: bool) -> None:
         self._stack = stack
+        self._asynchronous = asynchronous
         self._seams = seams
         self._driver = weakref.ref(pool)
         self._known: weakref.WeakKeyDictionary[Any, Route | None] = weakref.WeakKeyDictionary()
@@ -149,7 +150,7 @@ class Routes:
             or pool._retries
             or settings["_socket_options"] is not None
             or type(settings["_network_backend"]) is not self._seams.backend
-            or not isinstance(context, ssl.SSLContext)
+            or not can_offer(context, asynchronous=self._asynchronous)
             or getattr(pool, "_proxy", None) is not None
         ):
             return None
