@@ -16,7 +16,7 @@ import asyncio
 import weakref
 from contextlib import suppress
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
 
 import aiohttp
 from aiohttp import client_reqrep
@@ -31,7 +31,7 @@ from netkit_adapters.aiohttp.errors import classify
 if TYPE_CHECKING:
     from aiohttp import ClientResponse
 
-__all__ = ["NativeBody", "ObservedStreamReader", "OpaqueBody", "filled_reader", "tell"]
+__all__ = ["CLOSED", "NativeBody", "ObservedStreamReader", "OpaqueBody", "filled_reader", "tell"]
 
 DRAIN_LIMIT: Final = 65536
 """Up to this many bytes an unwanted answer is read to keep its connection; beyond it the connection is closed."""
@@ -39,7 +39,7 @@ DRAIN_LIMIT: Final = 65536
 DRAIN_SECONDS: Final = 0.25
 """For no longer than this."""
 
-_CLOSED: Final = getattr(client_reqrep, "_CONNECTION_CLOSED_EXCEPTION", None)
+CLOSED: Final = getattr(client_reqrep, "_CONNECTION_CLOSED_EXCEPTION", None)
 """What aiohttp puts into a stream whose response the caller closes or releases."""
 
 
@@ -71,7 +71,7 @@ class ObservedStreamReader(StreamReader):
 
     def set_exception(self, exc: BaseException, *args: Any, **kwargs: Any) -> None:
         _set_exception(self, exc, *args, **kwargs)
-        self._timer.end(BodyClosed("left before its end") if exc is _CLOSED else exc)
+        self._timer.end(BodyClosed("left before its end") if exc is CLOSED else exc)
 
 
 def filled_reader(content: bytes, loop: asyncio.AbstractEventLoop) -> StreamReader:
@@ -87,6 +87,9 @@ class NativeBody(ResponseBody, BaseTimerContext):
     """The body of an `aiohttp.ClientResponse`; takes the place of its stream's timer, and still does its work."""
 
     __slots__ = ("_kept", "_response", "_timer")
+
+    reader: ClassVar[type[StreamReader]] = ObservedStreamReader
+    """The class of a stream that tells netkit."""
 
     def __init__(self, native: ClientResponse) -> None:
         super().__init__()
@@ -150,7 +153,7 @@ class NativeBody(ResponseBody, BaseTimerContext):
             if failure is None:
                 raise
             raise failure from error
-        if type(native.content) is ObservedStreamReader:
+        if type(native.content) is self.reader:
             native.content = filled_reader(content, native._loop)
         self._kept = content
         return content

@@ -28,7 +28,9 @@ __all__ = [
     "ImageError",
     "PoolTimeout",
     "QueueFull",
+    "body_failure",
     "classify",
+    "name_failure",
     "to_native",
 ]
 
@@ -72,6 +74,7 @@ _NATIVE: Final[dict[FailureKind, type[aiohttp.ClientError]]] = {
     FailureKind.READ_TIMEOUT: aiohttp.SocketTimeoutError,
     FailureKind.WRITE_TIMEOUT: aiohttp.ServerTimeoutError,
     FailureKind.DISCONNECTED: aiohttp.ServerDisconnectedError,
+    FailureKind.REFUSED: aiohttp.ServerDisconnectedError,
     FailureKind.RESET: aiohttp.ClientConnectionResetError,
     FailureKind.BODY: aiohttp.ClientPayloadError,
 }
@@ -144,6 +147,37 @@ def classify(
 def _wrote_nothing(error: BaseException, req: ClientRequest) -> bool:
     """Whether the connection was found closed at the first write; aiohttp then has no response object yet."""
     return type(error) is aiohttp.ClientConnectionResetError and req.response is None
+
+
+def body_failure(error: BaseException) -> aiohttp.ClientError:
+    """What a reader of an HTTP/2 answer gets to see: what aiohttp's readers get on HTTP/1.1."""
+    if isinstance(error, TransportError) and error.kind is FailureKind.READ_TIMEOUT:
+        return aiohttp.SocketTimeoutError(_READ_TIMEOUT)
+    return aiohttp.ClientPayloadError(f"Response payload is not completed: {error!r}")
+
+
+def name_failure(error: TransportError, req: ClientRequest) -> None:
+    """Give a failure of HTTP/2 before the answer the exception that aiohttp raises on HTTP/1.1."""
+    if type(error) is not TransportError or isinstance(error.native, aiohttp.ClientError | OSError):
+        return
+    named: BaseException
+    if error.kind is FailureKind.CONNECT_TIMEOUT:
+        named = aiohttp.ConnectionTimeoutError(f"Connection timeout to host {req.url}")
+    elif error.kind is FailureKind.READ_TIMEOUT:
+        named = aiohttp.SocketTimeoutError(_READ_TIMEOUT)
+    elif error.kind is FailureKind.RESET:
+        named = aiohttp.ClientOSError(errno.ECONNRESET, str(error))
+    elif error.kind is FailureKind.PROTOCOL:
+        named = aiohttp.ClientResponseError(req.request_info, (), status=400, message=str(error))
+    else:
+        named = _NATIVE.get(error.kind, aiohttp.ClientConnectionError)(str(error))
+    named.__cause__ = error.__cause__
+    error.native = named
+    if error.verdict is Verdict.AMBIGUOUS and getattr(req._session, "_retry_connection", None) is False:
+        error.verdict = Verdict.PROCESSED
+
+
+_READ_TIMEOUT: Final = "Timeout on reading data from socket"
 
 
 def to_native(error: NetkitError) -> BaseException:

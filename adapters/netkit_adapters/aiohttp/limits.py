@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from aiohttp import ClientRequest, ClientResponse
     from aiohttp.connector import Connection
 
-__all__ = ["send_within", "timeout_of"]
+__all__ = ["bound_body", "send_within", "shorter", "timeout_of"]
 
 _known: dict[ClientTimeout, Timeout] = {}
 
@@ -44,7 +44,8 @@ def timeout_of(native: ClientTimeout) -> Timeout:
     return known
 
 
-def _shorter(wanted: float | None, given: float | None) -> float | None:
+def shorter(wanted: float | None, given: float | None) -> float | None:
+    """`wanted` where it is stricter than `given`."""
     return wanted if wanted is not None and (given is None or wanted < given) else None
 
 
@@ -56,8 +57,8 @@ async def send_within(
 ) -> ClientResponse:
     """Send `req`, a copy that is netkit's own, under the limits in which `wanted` is stricter than `given`."""
     loop = req.loop
-    total, read = _shorter(wanted.total, given.total), _shorter(wanted.read, given.read)
-    connects = _shorter(wanted.connect, given.connect), _shorter(wanted.pool, given.pool)
+    total, read = shorter(wanted.total, given.total), shorter(wanted.read, given.read)
+    connects = shorter(wanted.connect, given.connect), shorter(wanted.pool, given.pool)
     started = loop.time()
     ends = None if total is None else started + total
     first = min((started + limit for limit in (*connects, total) if limit is not None), default=None)
@@ -86,11 +87,11 @@ async def send_within(
     finally:
         del req.__dict__["send"]
     if ends is not None:
-        _bound_body(native, ends)
+        bound_body(native, ends)
     return native
 
 
-def _bound_body(native: ClientResponse, ends: float) -> None:
+def bound_body(native: ClientResponse, ends: float) -> None:
     """Fail the rest of the body when `ends` comes; the timer goes with the connection."""
     connection = native._connection
     if connection is None:

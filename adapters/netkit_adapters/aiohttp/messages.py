@@ -24,7 +24,7 @@ from yarl import URL
 
 from netkit.errors import FailureKind, PluginError, TransportError, Verdict
 from netkit.headers import Headers
-from netkit.messages import NO_BODY, Request, Response
+from netkit.messages import NO_BODY, Body, Request, Response
 from netkit_adapters.aiohttp.body import NativeBody, OpaqueBody, filled_reader, tell
 from netkit_adapters.aiohttp.payload import body_of, data_of
 from netkit_adapters.aiohttp.pool import NEW_CONNECTION
@@ -32,9 +32,9 @@ from netkit_adapters.aiohttp.pool import NEW_CONNECTION
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from netkit.edge import Edge
     from netkit.messages import Timeout
     from netkit.stats import Call
+    from netkit_adapters.aiohttp.transport import Hop
 
 __all__ = ["Exchange", "build_native", "to_response"]
 
@@ -68,6 +68,7 @@ class Exchange:
         "call",
         "edge",
         "handler",
+        "hop",
         "in_flight",
         "method",
         "req",
@@ -82,12 +83,13 @@ class Exchange:
 
     def __init__(
         self,
-        edge: Edge,
+        hop: Hop,
         req: ClientRequest,
         handler: Callable[[ClientRequest], Awaitable[ClientResponse]],
         timeout: Timeout,
     ) -> None:
-        self.edge = edge
+        self.hop = hop
+        self.edge = hop.edge
         self.req: ClientRequest | None = req
         self.handler: Callable[[ClientRequest], Awaitable[ClientResponse]] | None = handler
         self.method = req.method
@@ -98,6 +100,10 @@ class Exchange:
         self._loaded: Headers | None = None
         self.in_flight = 0
         self.body_started = False
+        if req._upload_tracker is not None:
+            # Its caller counts attempts: nothing is sent again behind its back, whatever the failure.
+            self.body = Body(self.body.content, self.body.open, self.body.size, False)
+            self.body_started = True
         self.sent: ClientRequest | None = None
 
     def __call__(self) -> Headers:
@@ -122,15 +128,24 @@ class Exchange:
 
     async def prepare(self, request: Request, req: ClientRequest) -> ClientRequest:
         """What to send for `request`: `req` itself, or a copy with what layers changed, fit to be sent once more."""
-        req = self._rebuilt(request, req)
+        req = self.rebuilt(request, req)
         if self.sent is not None:
-            req = await self._again(request, req)
+            req = await self.again(request, req)
         if request.extensions.get("new_connection"):
             req = _copy(req) if req is self.req else req
             req.__dict__[NEW_CONNECTION] = True
         return req
 
-    async def _again(self, request: Request, req: ClientRequest) -> ClientRequest:
+    def unchanged(self, request: Request) -> bool:
+        """Whether this is the very request that the call began with."""
+        return self.begun == id(request)
+
+    def body_of(self, req: ClientRequest) -> Body:
+        """The neutral form of what `req` sends."""
+        return self.body if req is self.req or req._body is None else body_of(req._body)
+
+    async def again(self, request: Request, req: ClientRequest) -> ClientRequest:
+        """`req`, or a copy, fit to be sent after an earlier attempt, which has let go of the payload by then."""
         last = self.sent
         assert last is not None
         if self.in_flight:
@@ -155,7 +170,8 @@ class Exchange:
             req._continue = req.loop.create_future()
         return req
 
-    def _rebuilt(self, request: Request, req: ClientRequest) -> ClientRequest:
+    def rebuilt(self, request: Request, req: ClientRequest) -> ClientRequest:
+        """`req` itself, or a copy with what layers changed."""
         same_headers = request._headers is self or request._headers is self._loaded
         same_body = request.body is self.body
         same_url = request.url is self.url

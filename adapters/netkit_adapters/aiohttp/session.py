@@ -24,6 +24,7 @@ from aiohttp.http import HttpVersion, HttpVersion11
 from netkit.edge import Edge
 from netkit.runtime import Asyncio
 from netkit_adapters.aiohttp.connectors import LoopViews, abandon
+from netkit_adapters.aiohttp.http2 import AiohttpHttp2
 from netkit_adapters.aiohttp.pool import AiohttpPool
 from netkit_adapters.aiohttp.transport import Hop, terminal
 
@@ -36,6 +37,9 @@ __all__ = ["ClientSession", "attach", "detach", "edge_of", "request"]
 
 _asyncio: Final = Asyncio()
 _original_request: Final = Base._request
+_HTTP1_LIMITS: Final = frozenset({"max_line_size", "max_field_size", "max_headers"})
+"""Limits of aiohttp's parser, which reads HTTP/1.1 only: who sets them for a call gets that parser."""
+_OWN_LIMITS: Final = _HTTP1_LIMITS | {"timeout", "auto_decompress", "read_bufsize"}
 _NO_HIDDEN_RETRY: Final[Any] = 0
 """Switches aiohttp's own replay off, and differs from the False by which a user says that nothing may be replayed."""
 
@@ -43,7 +47,7 @@ _NO_HIDDEN_RETRY: Final[Any] = 0
 class _Wiring:
     """What netkit keeps for one session."""
 
-    __slots__ = ("edge", "hop", "only", "pool", "restore", "settings")
+    __slots__ = ("edge", "hop", "http2", "only", "pool", "restore", "settings")
 
     def __init__(
         self,
@@ -54,8 +58,15 @@ class _Wiring:
     ) -> None:
         self.settings = (plugins, config)
         self.pool = AiohttpPool(own=own_connector)
+        self.http2 = AiohttpHttp2()
         self.edge = Edge(
-            stack="aiohttp", runtime=_asyncio, terminal=terminal, plugins=plugins, config=config, pool=self.pool
+            stack="aiohttp",
+            runtime=_asyncio,
+            terminal=terminal,
+            plugins=plugins,
+            config=config,
+            pool=self.pool,
+            http2=self.http2,
         )
         self.hop = Hop(self.edge)
         self.only = (self.hop,)
@@ -68,9 +79,20 @@ def _chained(session: Base, wiring: _Wiring, arguments: dict[str, Any]) -> dict[
     if Base._request is not _original_request:
         return arguments
     given = arguments.get("middlewares")
-    hop, timeout = wiring.hop, arguments.get("timeout", sentinel)
-    if timeout is not sentinel:
-        hop = Hop(wiring.edge, timeout if isinstance(timeout, ClientTimeout) else ClientTimeout(total=timeout))
+    hop = wiring.hop
+    if not arguments.keys().isdisjoint(_OWN_LIMITS):
+        timeout = arguments.get("timeout", sentinel)
+        if timeout is sentinel:
+            timeout = None
+        elif not isinstance(timeout, ClientTimeout):
+            timeout = ClientTimeout(total=timeout)
+        hop = Hop(
+            wiring.edge,
+            timeout,
+            auto_decompress=arguments.get("auto_decompress"),
+            read_bufsize=arguments.get("read_bufsize"),
+            http2=arguments.keys().isdisjoint(_HTTP1_LIMITS),
+        )
     elif given is None and session._middlewares is wiring.only:
         return arguments
     middlewares = session._middlewares if given is None else given
@@ -136,7 +158,7 @@ with warnings.catch_warnings():
         async def _request(self, method: str, str_or_url: Any, **kwargs: Any) -> ClientResponse:
             session = self if self._loop is asyncio._get_running_loop() else self._netkit_here()
             wiring = self._netkit_wiring
-            if self._middlewares is not wiring.only or "middlewares" in kwargs or "timeout" in kwargs:
+            if self._middlewares is not wiring.only or "middlewares" in kwargs or not _OWN_LIMITS.isdisjoint(kwargs):
                 kwargs = _chained(self, wiring, kwargs)
             return await Base._request(session, method, str_or_url, **kwargs)
 

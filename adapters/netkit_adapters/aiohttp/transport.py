@@ -33,13 +33,27 @@ __all__ = ["Hop", "terminal"]
 
 
 class Hop:
-    """aiohttp's client middleware in which netkit's chain runs. `timeout` is the call's own, None the session's."""
+    """aiohttp's client middleware in which netkit's chain runs.
 
-    __slots__ = ("_limits", "_timeout", "edge", "timeout")
+    `timeout`, `auto_decompress` and `read_bufsize` are the call's own, None where the session's apply.
+    """
 
-    def __init__(self, edge: Edge, timeout: ClientTimeout | None = None) -> None:
+    __slots__ = ("_limits", "_timeout", "auto_decompress", "edge", "http2", "read_bufsize", "timeout")
+
+    def __init__(
+        self,
+        edge: Edge,
+        timeout: ClientTimeout | None = None,
+        *,
+        auto_decompress: bool | None = None,
+        read_bufsize: int | None = None,
+        http2: bool = True,
+    ) -> None:
         self.edge = edge
         self.timeout = timeout
+        self.auto_decompress = auto_decompress
+        self.read_bufsize = read_bufsize
+        self.http2 = http2
         self._limits: ClientTimeout = timeout or DEFAULT_TIMEOUT
         self._timeout = timeout_of(self._limits)
 
@@ -50,7 +64,7 @@ class Hop:
             # Tests of aiohttp's users put stand-ins in place of requests: there is nothing in them to work with.
             return await handler(req)
         edge = self.edge
-        exchange = Exchange(edge, req, handler, self._timeout_of(req._session))
+        exchange = Exchange(self, req, handler, self._timeout_of(req._session))
         request = exchange.begin()
         try:
             response = await edge.select(request.url)(request)

@@ -22,7 +22,7 @@ OpenSession = Callable[..., netkit.ClientSession]
 
 @pytest.fixture(scope="module")
 def plain_server() -> Iterator[MockGPU]:
-    with MockGPU(tls=False, http="1.1", launch_ms=0, per_item_ms=0, token_ms=0) as gpu:
+    with MockGPU(tls=False, launch_ms=0, per_item_ms=0, token_ms=0) as gpu:
         yield gpu
 
 
@@ -32,8 +32,16 @@ def tls_server() -> Iterator[MockGPU]:
         yield gpu
 
 
+@pytest.fixture(params=["1.1", "2"])
+def http(request: pytest.FixtureRequest) -> str:
+    """The protocol that netkit's sessions speak to `gpu`; plain sessions always speak HTTP/1.1 to it."""
+    return str(request.param)
+
+
 @pytest.fixture
-def gpu(plain_server: MockGPU) -> MockGPU:
+def gpu(plain_server: MockGPU, http: str, monkeypatch: pytest.MonkeyPatch) -> MockGPU:
+    if http == "2":
+        monkeypatch.setenv("NETKIT_HTTP2__ENABLED", "prior-knowledge")
     plain_server.script()
     plain_server.close_connections(idle_only=False)
     plain_server.log.clear()
@@ -64,7 +72,8 @@ async def open_session() -> AsyncIterator[OpenSession]:
         session = netkit.ClientSession(**arguments)
         if layers:
             edge = edge_of(session)
-            edge._default = compose(layers, edge._terminal)
+            transports = [layer for (name, _), layer in edge._instances.items() if name == "http2"]
+            edge._default = compose([*layers, *transports], edge._terminal)
         opened.append(session)
         return session
 

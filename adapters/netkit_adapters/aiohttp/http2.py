@@ -1,0 +1,401 @@
+"""HTTP/2 under aiohttp: which requests it may serve, what they are on the wire, and how an attempt goes.
+
+Rules of this file:
+
+- Only aiohttp's own, untouched machinery is replaced: a `TCPConnector` with ordinary settings under a plain
+  `ClientRequest`. A subclass, a patch (also of one instance), or a setting without an equal here: aiohttp itself.
+- A connector that was made to hold requests back (fewer connections than aiohttp's default) keeps doing so.
+- A request with an `upload_tracker` is aiohttp's: its caller watches bytes reach one socket.
+- `Expect: 100-continue` is not sent: a server that refuses an HTTP/2 upload resets that stream alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import ssl
+import time
+from collections.abc import Callable
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Final
+
+import aiohttp
+from aiohttp import (
+    BaseConnector,
+    BasicAuth,
+    ClientRequest,
+    ClientResponse,
+    Fingerprint,
+    TCPConnector,
+    connector,
+    hdrs,
+)
+from aiohttp.client import DEFAULT_TIMEOUT
+from aiohttp.http import HttpVersion11
+from aiohttp.resolver import DefaultResolver
+from yarl import URL
+
+from netkit.errors import FailureKind, TransportError, Verdict
+from netkit.http2 import ConnectSpec, Engine, H2Request, Http1Only, Http2Options, ProxySpec
+from netkit.http2.port import could_not_connect
+from netkit_adapters.aiohttp.errors import classify, name_failure
+from netkit_adapters.aiohttp.limits import bound_body, shorter, timeout_of
+from netkit_adapters.aiohttp.pool import DrivenConnector
+from netkit_adapters.aiohttp.stream import SUPPORTED, respond
+from netkit_adapters.aiohttp.tls import Offers
+from netkit_adapters.aiohttp.upload import PayloadBody
+
+if TYPE_CHECKING:
+    from netkit.messages import Request, Response
+    from netkit_adapters.aiohttp.messages import Exchange
+
+__all__ = ["AiohttpHttp2"]
+
+REMEMBER: Final = 600.0
+"""Seconds for which a server that chose HTTP/1.1 is not asked again, whatever the TLS settings."""
+
+_DEFAULT: Final = timeout_of(DEFAULT_TIMEOUT)
+_CONNECTIONS: Final = 100
+"""aiohttp's own `limit`."""
+
+_connect = TCPConnector.connect
+_base_connect = BaseConnector.connect
+_create = TCPConnector._create_connection
+_create_direct = TCPConnector._create_direct_connection
+_resolve = TCPConnector._resolve_host
+_send = ClientRequest.send
+_write = ClientRequest.write_bytes
+_start = ClientResponse.start
+
+
+def _unpatched() -> bool:
+    """Whether everything where mocking libraries take hold is what stood there at import."""
+    return (
+        TCPConnector.connect is _connect
+        and BaseConnector.connect is _base_connect
+        and TCPConnector._create_connection is _create
+        and TCPConnector._create_direct_connection is _create_direct
+        and TCPConnector._resolve_host is _resolve
+        and ClientRequest.send is _send
+        and ClientRequest.write_bytes is _write
+        and ClientResponse.start is _start
+    )
+
+
+class Hop2(H2Request, eq=False):
+    """One attempt: the engine's request with aiohttp's own."""
+
+    req: Any = None
+
+
+@lru_cache(1024)
+def _parts(url: URL) -> tuple[str, str, int, bytes, bytes] | None:
+    """(scheme, host, port, authority, path with query)."""
+    host, port, authority = url.raw_host, url.port, url.host_port_subcomponent
+    if not host or port is None or authority is None:
+        return None
+    return url.scheme, host, port, authority.encode(), url.raw_path_qs.encode()
+
+
+class AiohttpHttp2:
+    """`netkit.http2.port.Http2Port` for one aiohttp session."""
+
+    def __init__(self) -> None:
+        self._offers = Offers()
+        self._http1: dict[tuple[str, int], float] = {}
+
+    def engine(self, options: Http2Options, on_event: Callable[[str, dict[str, Any]], None]) -> Engine:
+        return Engine(options, on_event=on_event)
+
+    def target(self, request: Request, *, prior_knowledge: bool) -> H2Request | None:
+        native: Exchange = request.native
+        req = native.req
+        if req is None or not native.hop.http2:
+            return None
+        if not native.unchanged(request):
+            req = native.rebuilt(request, req)
+        parts = _parts(req.url)
+        if parts is None:
+            return None
+        scheme, host, port, authority, path = parts
+        if scheme != "https" and not (prior_knowledge and scheme == "http"):
+            return None
+        if self._http1 and self._speaks_http1(host, port):
+            return None
+        session = req._session
+        place: Any = None if session is None else session._connector
+        if not SUPPORTED or not _is_ordinary(req, session) or not _is_stock(place) or not _unpatched():
+            return None
+        proxy: ProxySpec | None = None
+        if req.proxy is not None:
+            proxy = _proxy(req)
+            if proxy is None or scheme != "https":
+                return None
+        context: ssl.SSLContext | None = None
+        settings: ssl.SSLContext | None = None
+        if scheme == "https":
+            settings = _settings(req, place)
+            context = None if settings is None else self._offers.of(settings)
+            if context is None:
+                return None
+        body, size, replayable = _body(req, native)
+        if body is NotImplemented:
+            return None
+        timeout = request.timeout
+        given = timeout is not _DEFAULT and timeout != _DEFAULT
+        return Hop2(
+            (scheme, host, port, settings, req.server_hostname, proxy),
+            ConnectSpec(
+                host,
+                port,
+                ssl=context,
+                server_hostname=None if context is None else (req.server_hostname or host).rstrip("."),
+                proxy=proxy,
+                happy_eyeballs_delay=place._happy_eyeballs_delay,
+            ),
+            req.method.encode(),
+            authority,
+            path,
+            _fields(req),
+            body,
+            scheme=scheme.encode(),
+            body_size=size,
+            reopen=_again if replayable else None,
+            replayable=replayable,
+            connect_timeout=(math.inf if timeout.connect is None else timeout.connect) if given else None,
+            read_timeout=timeout.read,
+            pool_timeout=timeout.pool,
+            req=req,
+        )
+
+    def _speaks_http1(self, host: str, port: int) -> bool:
+        until = self._http1.get((host, port))
+        return until is not None and time.monotonic() < until
+
+    async def exchange(self, engine: Engine, request: Request, target: H2Request) -> Response | None:
+        assert isinstance(target, Hop2)
+        native: Exchange = request.native
+        before, req = native.sent, target.req
+        if before is not None:
+            req = await native.again(request, req)
+        body = target.body
+        told = req._traces and await _announce(engine, target, req)
+        native.sent = req
+        native.in_flight += 1
+        try:
+            outcome, ends = await _send_within(engine, request, native, target)
+        except TransportError as error:
+            untouched = not isinstance(body, PayloadBody) or body.task is None
+            if untouched and (could_not_connect(error) or error.details.get("reason") == "invalid_header"):
+                # aiohttp connects and words what is wrong, or sends what only HTTP/1.1 can carry.
+                native.sent = before
+                return None
+            native.edge.meter.attempt(native.call)
+            name_failure(error, req)
+            _detail(error, native, body)
+            raise
+        except Exception as error:
+            native.edge.meter.attempt(native.call)
+            failure = classify(error, req=req)
+            if failure is None:
+                raise
+            native.body_started = True
+            raise failure from error
+        except BaseException:
+            native.edge.meter.attempt(native.call)
+            raise
+        finally:
+            native.in_flight -= 1
+        if isinstance(outcome, Http1Only):
+            self._hand_on(outcome, native, before, target)
+            return None
+        native.edge.meter.attempt(native.call)
+        native.body_started = True
+        if req._traces and not told:
+            await _announce(engine, target, req, late=True)
+        task, writer = None, None
+        if isinstance(body, PayloadBody):
+            # A request that was sent again after a refusal has another body than the first time.
+            body = outcome.body
+            task, writer = body.task, body.writer
+            if task is not None and task.done():
+                task = None
+        hop = native.hop
+        response = respond(
+            outcome,
+            req,
+            writer=task,
+            stream_writer=writer,
+            auto_decompress=req._session._auto_decompress if hop.auto_decompress is None else hop.auto_decompress,
+            read_bufsize=hop.read_bufsize or req._session._read_bufsize,
+        )
+        if ends is not None:
+            bound_body(response.native, ends)
+        return response
+
+    def _hand_on(self, outcome: Http1Only, native: Exchange, before: Any, target: Hop2) -> None:
+        """Nothing was processed: aiohttp sends it, unless a body that can be sent once is spent."""
+        if outcome.reason == "alpn":
+            if len(self._http1) >= 4096:
+                self._http1.clear()
+            self._http1[(target.connect.host, target.connect.port)] = time.monotonic() + REMEMBER
+        body = target.body
+        if isinstance(body, PayloadBody) and body.task is not None:
+            native.body_started = True
+            if not target.replayable:
+                native.edge.meter.attempt(native.call)
+                cause = aiohttp.ClientPayloadError("the server wants HTTP/1.1, and the body can be sent only once")
+                raise TransportError(
+                    str(cause), kind=FailureKind.BODY, verdict=Verdict.AMBIGUOUS, native=cause
+                ) from cause
+        else:
+            native.sent = before
+
+
+async def _send_within(engine: Engine, request: Request, native: Exchange, target: Hop2) -> tuple[Any, float | None]:
+    """Send, and wait for the head within aiohttp's total time and what a layer has left of it."""
+    req = target.req
+    if request.timeout is not native.timeout:
+        total = shorter(request.timeout.total, native.timeout.total)
+        if total is not None:
+            ends = req.loop.time() + total
+            try:
+                async with asyncio.timeout_at(ends) as scope:
+                    with req._timer:
+                        return await engine.send(target), ends
+            except TimeoutError as error:
+                if not scope.expired():
+                    raise
+                raise aiohttp.ServerTimeoutError(f"No answer in time from host {req.url}") from error
+    with req._timer:
+        return await engine.send(target), None
+
+
+def _detail(error: TransportError, native: Exchange, body: Any) -> None:
+    """What the retry policy asks of a failure."""
+    started = native.body_started or (isinstance(body, PayloadBody) and body.task is not None)
+    if error.verdict is Verdict.NOT_SENT:
+        error.details["body_started"] = started
+    native.body_started = started or error.verdict is not Verdict.NOT_SENT
+
+
+def _is_ordinary(req: ClientRequest, session: Any) -> bool:
+    """A plain request, as aiohttp makes it, that asks for nothing that only HTTP/1.1 has."""
+    return (
+        type(req) is ClientRequest
+        and "send" not in req.__dict__
+        and req.version is HttpVersion11
+        and req._upload_tracker is None
+        and req.method != hdrs.METH_CONNECT
+        and req.response_class.start is _start
+        and session._max_field_size == 8190
+        and session._max_headers == 128
+    )
+
+
+def _is_stock(place: Any) -> bool:
+    """A TCPConnector that looks names up and opens sockets in aiohttp's ordinary way."""
+    kind = type(place)
+    if kind is DrivenConnector:
+        limit = place._netkit_native[0]
+    elif kind is TCPConnector:
+        limit = place._limit
+    else:
+        return False
+    attributes = place.__dict__
+    return (
+        not place._closed
+        and not (limit and limit < _CONNECTIONS)
+        and not place._limit_per_host
+        and not place._force_close
+        and type(place._resolver) is DefaultResolver
+        and place._family == 0
+        and place._local_addr_infos is None
+        and place._socket_factory is None
+        and place._interleave is None
+        and "connect" not in attributes
+        and "_create_connection" not in attributes
+        and "_create_direct_connection" not in attributes
+        and "_resolve_host" not in attributes
+        and "_wrap_create_connection" not in attributes
+    )
+
+
+def _settings(req: ClientRequest, place: Any) -> ssl.SSLContext | None:
+    """The context that aiohttp would use, as `TCPConnector._get_ssl_context` finds it; None with a fingerprint."""
+    for chosen in (req._ssl, place._ssl):
+        if isinstance(chosen, ssl.SSLContext):
+            return chosen
+        if isinstance(chosen, Fingerprint):
+            return None
+        if chosen is not True:
+            return connector._SSL_CONTEXT_UNVERIFIED
+    return connector._SSL_CONTEXT_VERIFIED
+
+
+def _proxy(req: ClientRequest) -> ProxySpec | None:
+    """A plain HTTP proxy, to be asked for a tunnel; None for what aiohttp has to do."""
+    proxy = req.proxy
+    assert proxy is not None
+    if proxy.scheme != "http" or not proxy.host:
+        return None
+    auth = req.proxy_auth
+    if auth is None and proxy.user is not None:
+        auth = BasicAuth(proxy.user, proxy.password or "")
+    headers = req.proxy_headers or ()
+    pairs = tuple((name, value) for name, value in headers.items()) if headers else ()
+    authorization = None if auth is None else auth.encode()
+    return ProxySpec(proxy.host, proxy.port or 80, authorization=authorization, headers=pairs)
+
+
+def _body(req: ClientRequest, native: Exchange) -> tuple[Any, int | None, bool]:
+    """The engine's body, its size and whether it can be sent again; NotImplemented for what only aiohttp can do."""
+    payload = req._body
+    if payload is None:
+        return None, None, True
+    body = native.body_of(req)
+    content = body.content
+    if content is None or req.compress:
+        return PayloadBody(req), None if req.compress else body.size, body.replayable
+    declared = req.headers.get(hdrs.CONTENT_LENGTH)
+    if declared is not None and declared != str(len(content)):
+        # aiohttp cuts the body off there, or lets the server wait.
+        return NotImplemented, None, False
+    return content or None, None, body.replayable
+
+
+def _again() -> Any:
+    raise AssertionError("a payload opens itself again")
+
+
+def _fields(req: ClientRequest) -> list[tuple[bytes, bytes]]:
+    headers = req.headers
+    if req.method in req.POST_METHODS and hdrs.CONTENT_TYPE not in headers:
+        skipped = req._skip_auto_headers
+        if skipped is None or hdrs.CONTENT_TYPE not in skipped:
+            headers[hdrs.CONTENT_TYPE] = "application/octet-stream"
+    if req._continue is not None:
+        return [(name.encode(), value.encode()) for name, value in headers.items() if name.lower() != "expect"]
+    return [(name.encode(), value.encode()) for name, value in headers.items()]
+
+
+async def _announce(engine: Engine, target: Hop2, req: ClientRequest, *, late: bool = False) -> bool:
+    """Tell traces of the connection, and of head and body where they are in memory; True once that is done.
+
+    On an open connection this comes before the request; where one must be opened first, when its protocol is known.
+    """
+    reactor = engine._reactors.get(req.loop)
+    pool = None if reactor is None else reactor.pools.get(target.key)
+    reusable = pool is not None and any(connection.limit for connection in pool.connections)
+    if not reusable and not late:
+        return False
+    for trace in req._traces:
+        if late:
+            await trace.send_connection_create_start()
+            await trace.send_connection_create_end()
+        else:
+            await trace.send_connection_reuseconn()
+    await req._on_headers_request_sent(req.method, req.url, req.headers)
+    if isinstance(target.body, bytes):
+        await req._on_chunk_request_sent(req.method, req.url, target.body)
+    return True
