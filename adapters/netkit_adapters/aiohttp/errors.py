@@ -4,6 +4,8 @@ Rules of this file:
 
 - NOT_SENT is claimed only with evidence: an exception that aiohttp raises before it writes, or a writer that wrote
   nothing. A server that disconnects an idle connection while a request is under way is AMBIGUOUS.
+- Where someone put a stand-in in the place of the connector's `connect`, nothing is known of what reached whom: such
+  a failure is never one to send again.
 - What is no failure of an exchange (a bad URL, a bad header, a closed session) is not classified: it leaves as is.
 """
 
@@ -133,7 +135,10 @@ def classify(
         elif isinstance(error, aiohttp.ClientConnectionError) and error.__cause__ is not None:
             # aiohttp wraps whatever stopped the upload.
             kind = FailureKind.WRITE
-    if processed:
+    details: dict[str, Any] = {}
+    if isinstance(error, aiohttp.ClientHttpProxyError):
+        details["status"] = error.status
+    if processed or (req is not None and _has_stand_in(req)):
         verdict = Verdict.PROCESSED
     elif verdict is Verdict.AMBIGUOUS and req is not None:
         if _wrote_nothing(error, req):
@@ -141,7 +146,13 @@ def classify(
         elif getattr(req._session, "_retry_connection", None) is False:
             # aiohttp's own switch, in the user's hand (its TestClient uses it): no request is ever replayed.
             verdict = Verdict.PROCESSED
-    return TransportError(type(error).__name__, kind=kind, verdict=verdict, native=error)
+    return TransportError(type(error).__name__, kind=kind, verdict=verdict, native=error, **details)
+
+
+def _has_stand_in(req: ClientRequest) -> bool:
+    """Whether `connect` of this very connector is not its class's own: a mock, as in many a test."""
+    connector = getattr(req._session, "_connector", None)
+    return "connect" in getattr(connector, "__dict__", ())
 
 
 def _wrote_nothing(error: BaseException, req: ClientRequest) -> bool:

@@ -206,6 +206,8 @@ class AiohttpHttp2:
             raise
         finally:
             native.in_flight -= 1
+            # The exchange, which the response holds, would hold the request, which holds the response.
+            target.req = None
         if isinstance(outcome, Http1Only):
             self._hand_on(outcome, native, before, target)
             return None

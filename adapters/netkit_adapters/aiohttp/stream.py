@@ -87,7 +87,6 @@ class StreamConnection(Connection):
     def __init__(self, exchange: Exchange, req: ClientRequest) -> None:
         # Not Connection.__init__: there is no connector to give this back to.
         self._exchange = exchange
-        self._req_key = req
         self._loop = req.loop
         self._callbacks = []
         self._open = True
@@ -306,10 +305,11 @@ class ExchangeReader(StreamReader):
 
     def set_exception(self, exc: BaseException, *args: Any, **kwargs: Any) -> None:
         _set_exception(self, exc, *args, **kwargs)
-        if self._exchange.ended:
+        exchange = self._exchange
+        left = exc is CLOSED or exchange.left
+        if exchange.ended:
             # Nobody can read the rest any more.
-            self._exchange.close()
-        left = exc is CLOSED or self._exchange.left
+            exchange.close()
         self._told.end(BodyClosed("left before its end") if left else exc)
 
 

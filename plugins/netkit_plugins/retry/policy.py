@@ -77,6 +77,10 @@ class RetryPolicy:
         """None when sending again cannot help."""
         if error.kind in NEVER_RESENT or error.verdict is Verdict.PROCESSED:
             return None
+        status = error.details.get("status")
+        if error.kind is FailureKind.PROXY and status and status not in self.statuses:
+            # A proxy that refused the tunnel has answered: its status counts as an answer's does.
+            return None
         return Failure(
             reason=error.kind.value,
             any_method=error.verdict is not Verdict.AMBIGUOUS,

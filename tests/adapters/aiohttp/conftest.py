@@ -39,6 +39,12 @@ def http(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
+def left(http: str) -> str:
+    """How the server saw a caller leave: on HTTP/2 only that request's stream ends."""
+    return "client_reset" if http == "2" else "client_left"
+
+
+@pytest.fixture
 def gpu(plain_server: MockGPU, http: str, monkeypatch: pytest.MonkeyPatch) -> MockGPU:
     if http == "2":
         monkeypatch.setenv("NETKIT_HTTP2__ENABLED", "prior-knowledge")

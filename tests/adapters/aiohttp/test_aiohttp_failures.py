@@ -92,7 +92,9 @@ CASES: dict[str, tuple[Any, dict[str, Any], type[Exception], FailureKind, Verdic
 
 
 @pytest.mark.parametrize("name", CASES)
-async def test_failures_on_the_wire(gpu: MockGPU, open_session: OpenSession, name: str) -> None:
+async def test_failures_on_the_wire(gpu: MockGPU, http: str, open_session: OpenSession, name: str) -> None:
+    if name == "garbage" and http == "2":
+        pytest.skip("what is malformed on HTTP/1.1 has no equal on HTTP/2")
     fault, arguments, expected, kind, verdict = CASES[name]
     noting = Noting()
     gpu.script(fault)
@@ -100,6 +102,9 @@ async def test_failures_on_the_wire(gpu: MockGPU, open_session: OpenSession, nam
     gpu.script(fault)
     async with aiohttp.ClientSession() as plain:
         as_plain = await failing(plain, f"{gpu.url}/echo", data=b"x", **arguments)
+    if http == "2" and name == "closed before the answer" and isinstance(error, aiohttp.ClientOSError):
+        # A server that closes while frames of ours are on their way to it answers those with a reset.
+        return
     assert type(error) is type(as_plain)
     assert isinstance(error, expected)
     assert type(error.__cause__) is type(as_plain.__cause__)
@@ -294,4 +299,5 @@ async def test_tls_verification_is_per_connection(
         await answer.read()
     assert [record.path for record in tls_gpu.log.requests] == ["/echo", "/echo"]
     assert len({record.connection for record in tls_gpu.log.requests}) == 2
-    assert len(tls_gpu.log.connections) == 3
+    # And one that asked which protocol is spoken here.
+    assert len(tls_gpu.log.connections) == 4

@@ -62,14 +62,14 @@ async def test_headers_body_url_and_method_of_a_layer_reach_the_server(
     assert (record.method, record.target) == ("PUT", "/echo/there?q=1")
     assert record.header("content-length") == "18"
     assert record.header("content-type") == "application/json"
-    assert [value for name, value in record.headers if name == "X-Two"] == ["a", "b"]
+    assert [value for name, value in record.headers if name.lower() == "x-two"] == ["a", "b"]
     assert record.header("user-agent") is None or "aiohttp" not in str(record.header("user-agent"))
 
 
 @pytest.mark.parametrize("arguments", [{"data": b"abc"}, {"data": io.BytesIO(b"abc")}, {"json": {}}, {}], ids=str)
 @pytest.mark.parametrize("made", ["bytes", "large", "empty", "chunks", "async chunks"])
 async def test_any_body_can_replace_any_other(
-    gpu: MockGPU, open_session: OpenSession, arguments: dict[str, Any], made: str
+    gpu: MockGPU, http: str, open_session: OpenSession, arguments: dict[str, Any], made: str
 ) -> None:
     large = b"0123456789" * 150_000
 
@@ -89,7 +89,7 @@ async def test_any_body_can_replace_any_other(
     (record,) = gpu.log.requests
     assert record.body_complete
     assert record.body_sha256 == hashlib.sha256(expected).hexdigest()
-    assert (record.header("transfer-encoding") == "chunked") == ("chunks" in made)
+    assert (record.header("transfer-encoding") == "chunked") == ("chunks" in made and http == "1.1")
 
 
 async def test_a_compressed_body_is_compressed_anew(gpu: MockGPU, open_session: OpenSession) -> None:

@@ -23,6 +23,12 @@ from netkit.testing import MockGPU, faults
 OpenSession = Callable[..., netkit.ClientSession]
 
 
+@pytest.fixture
+def http() -> str:
+    """Connectors serve HTTP/1.1; HTTP/2 has connections of its own."""
+    return "1.1"
+
+
 def connections(gpu: MockGPU) -> list[int]:
     """For each request the place of its connection among all, from 1."""
     places: dict[int, int] = {}

@@ -101,6 +101,13 @@ def test_a_processed_call_is_never_retried() -> None:
     assert POLICY.judge_error(TransportError("x", kind=FailureKind.RESET, verdict=Verdict.PROCESSED)) is None
 
 
+@pytest.mark.parametrize(("status", "resent"), [(0, True), (403, False), (407, False), (502, True), (503, True)])
+def test_a_proxys_refusal_counts_as_an_answer_with_its_status(status: int, resent: bool) -> None:
+    error = TransportError("x", kind=FailureKind.PROXY, verdict=Verdict.NOT_SENT, status=status)
+    assert (POLICY.judge_error(error) is not None) is resent
+    assert POLICY.judge_error(TransportError("x", kind=FailureKind.PROXY, verdict=Verdict.NOT_SENT)) is not None
+
+
 def test_only_a_lost_reused_connection_is_resent_at_once() -> None:
     def at_once(kind: FailureKind, **details: Any) -> bool:
         failure = POLICY.judge_error(TransportError("x", kind=kind, verdict=Verdict.AMBIGUOUS, **details))
