@@ -25,7 +25,15 @@ from urllib.parse import urlsplit
 import requests
 from requests.adapters import HTTPAdapter
 from requests.auth import _basic_auth_str
-from requests.utils import DEFAULT_CA_BUNDLE_PATH, get_auth_from_url, prepend_scheme_if_needed, select_proxy
+from requests.cookies import extract_cookies_to_jar
+from requests.structures import CaseInsensitiveDict
+from requests.utils import (
+    DEFAULT_CA_BUNDLE_PATH,
+    get_auth_from_url,
+    get_encoding_from_headers,
+    prepend_scheme_if_needed,
+    select_proxy,
+)
 from urllib3 import HTTPHeaderDict, HTTPSConnectionPool
 from urllib3.connectionpool import HTTPConnectionPool
 from urllib3.exceptions import InsecureRequestWarning, LocationParseError
@@ -33,6 +41,7 @@ from urllib3.util import parse_url
 from urllib3.util.ssl_ import create_urllib3_context
 
 from netkit import fork
+from netkit.errors import FailureKind, TransportError, Verdict
 from netkit.headers import Headers
 from netkit.http2 import ConnectSpec, H2Request, Http1Only, Http2Options, ProxySpec, SyncEngine
 from netkit.http2.port import could_not_connect
@@ -47,30 +56,33 @@ if TYPE_CHECKING:
 
 __all__ = ["Recorded", "RequestsHttp2", "respond"]
 
-_PATCHABLE: Final = (
-    (HTTPAdapter, "send"),
-    (HTTPAdapter, "get_connection_with_tls_context"),
-    (HTTPAdapter, "build_response"),
-    (HTTPConnectionPool, "urlopen"),
-    (HTTPConnectionPool, "_make_request"),
-    (HTTPConnectionPool, "ConnectionCls"),
-    (HTTPSConnectionPool, "ConnectionCls"),
+_ORIGINALS: Final = (
+    HTTPAdapter.send,
+    HTTPAdapter.get_connection_with_tls_context,
+    HTTPAdapter.build_response,
+    HTTPConnectionPool.urlopen,
+    HTTPConnectionPool._make_request,
+    HTTPConnectionPool.ConnectionCls,
+    HTTPSConnectionPool.ConnectionCls,
 )
-_ORIGINALS: Final = tuple(getattr(owner, name) for owner, name in _PATCHABLE)
 """Where mocking libraries take hold; compared for each request with what stood there at import."""
 
 _POOL_KEYWORDS: Final = frozenset({"maxsize", "block", "socket_options"})
 BLOCK: Final = 65536
-_builder = HTTPAdapter()
 
 
 def _unpatched() -> bool:
-    return all(
-        getattr(owner, name) is original for (owner, name), original in zip(_PATCHABLE, _ORIGINALS, strict=True)
-    )
+    return (
+        HTTPAdapter.send,
+        HTTPAdapter.get_connection_with_tls_context,
+        HTTPAdapter.build_response,
+        HTTPConnectionPool.urlopen,
+        HTTPConnectionPool._make_request,
+        HTTPConnectionPool.ConnectionCls,
+        HTTPSConnectionPool.ConnectionCls,
+    ) == _ORIGINALS
 
 
-@lru_cache(maxsize=4096)
 def _split(url: str) -> tuple[str, str, int, bytes, bytes] | None:
     """(scheme, host, port, authority, path with query) of a prepared URL."""
     parts = urlsplit(url)
@@ -93,23 +105,30 @@ class _Trust:
         self._contexts: dict[Any, ssl.SSLContext] = {}
         self._lock = threading.Lock()
 
-    def get(self, verify: Any, cert: Any) -> tuple[Any, ssl.SSLContext]:
-        """The pool key's part and the context. Raises OSError as requests does when a file is not there."""
+    def key(self, verify: Any, cert: Any) -> Any:
+        """What a connection under these settings must not be shared beyond: the settings, and the state of the files
+        that they name. Raises OSError when one is not there."""
         location = DEFAULT_CA_BUNDLE_PATH if verify is True else verify
-        files = [
-            name for name in (location, *(cert if isinstance(cert, tuple) else (cert,))) if isinstance(name, str)
-        ]
-        key = (bool(verify), location, cert, tuple(_stamp(name) for name in files))
+        stamps = [_stamp(name) for name in (location, *_files(cert)) if isinstance(name, str)]
+        return bool(verify), location, cert, *stamps
+
+    def context(self, key: Any) -> ssl.SSLContext:
+        """The context for a key. Raises OSError or ssl.SSLError for files that are no certificates."""
         context = self._contexts.get(key)
         if context is None:
+            verify, location, cert = key[:3]
             with self._lock:
                 if len(self._contexts) >= 64:
                     self._contexts.clear()
                 context = self._contexts[key] = _context(location if verify else None, cert)
-        return key, context
+        return context
 
     def after_fork_in_child(self) -> None:
         self._lock = threading.Lock()
+
+
+def _files(cert: Any) -> tuple[Any, ...]:
+    return cert if isinstance(cert, tuple) else (cert,)
 
 
 def _stamp(path: str) -> tuple[int, int]:
@@ -130,10 +149,35 @@ def _context(location: str | None, cert: Any) -> ssl.SSLContext:
         else:
             context.load_verify_locations(cafile=location)
     if cert:
-        pair = cert if isinstance(cert, tuple) else (cert,)
-        context.load_cert_chain(*pair)
+        context.load_cert_chain(*_files(cert))
     context.set_alpn_protocols(["h2", "http/1.1"])
     return context
+
+
+class _Destination:
+    """Where the requests for one URL under one set of TLS and proxy settings go. Keys are compared by identity: equal
+    destinations of one origin share one."""
+
+    __slots__ = ("authority", "key", "path", "scheme", "spec")
+
+    def __init__(self, key: Any, spec: ConnectSpec, scheme: bytes, authority: bytes, path: bytes) -> None:
+        self.key = key
+        self.spec = spec
+        self.scheme = scheme
+        self.authority = authority
+        self.path = path
+
+
+class _Key:
+    """An origin with its TLS and proxy settings, as the engine's key."""
+
+    __slots__ = ("parts",)
+
+    def __init__(self, parts: tuple[Any, ...]) -> None:
+        self.parts = parts
+
+
+MAX_DESTINATIONS: Final = 4096
 
 
 class RequestsHttp2:
@@ -142,6 +186,8 @@ class RequestsHttp2:
     def __init__(self) -> None:
         self._negotiation = Negotiation()
         self._trust = _Trust()
+        self._destinations: dict[Any, _Destination | None] = {}
+        self._keys: dict[tuple[Any, ...], _Key] = {}
         fork.register(self._trust)
 
     def engine(self, options: Http2Options, on_event: Callable[[str, dict[str, Any]], None]) -> SyncEngine:
@@ -150,30 +196,27 @@ class RequestsHttp2:
     def target(self, request: Request, *, prior_knowledge: bool) -> H2Request | None:
         exchange: Exchange = request.native
         adapter, prepared, arguments = exchange.peek(request)
-        parts = _split(prepared.url or "")
-        if parts is None:
+        url = prepared.url or ""
+        if not (url.startswith("https:") or prior_knowledge) or not _is_stock(adapter) or not _unpatched():
             return None
-        scheme, host, port, authority, path = parts
-        if scheme != "https" and not (prior_knowledge and scheme == "http"):
-            return None
-        if not _is_stock(adapter) or not _unpatched():
-            return None
-        proxy = None
-        if arguments.get("proxies"):
-            address = select_proxy(prepared.url or "", arguments["proxies"])
-            if address:
-                proxy = _proxy(address)
-                if proxy is None or scheme != "https":
+        proxies = arguments.get("proxies")
+        proxy = select_proxy(url, proxies) if proxies else None
+        try:
+            trust = self._trust.key(arguments.get("verify", True), arguments.get("cert"))
+            known = (url, trust, proxy)
+            destination = self._destinations.get(known)
+            if destination is None:
+                if known in self._destinations:
                     return None
-        tls: Any = None
-        context = None
-        if scheme == "https":
-            try:
-                tls, context = self._trust.get(arguments.get("verify", True), arguments.get("cert"))
-            except OSError:
-                # requests words the error of a missing file itself.
-                return None
-        headers = [(_bytes(name), _bytes(value)) for name, value in prepared.headers.items() if value is not None]
+                destination = self._destination(known)
+        except (OSError, TypeError):
+            # A file that is not there, or a setting of a strange type: requests words that itself.
+            return None
+        if destination is None:
+            return None
+        store = getattr(prepared.headers, "_store", None)
+        items = prepared.headers.items() if store is None else store.values()
+        headers = [(_bytes(name), _bytes(value)) for name, value in items if value is not None]
         body, timeout = request.body, request.timeout
         reopen = None
         content: Any = body.content
@@ -183,14 +226,14 @@ class RequestsHttp2:
             # Each attempt begins at the beginning; a one-shot body has one attempt.
             content = Recorded(_chunks(body.open()))
         return H2Request(
-            (scheme, host, port, tls, proxy),
-            ConnectSpec(host, port, ssl=context, proxy=proxy),
+            destination.key,
+            destination.spec,
             _bytes(prepared.method or "GET"),
-            authority,
-            path,
+            destination.authority,
+            destination.path,
             headers,
             content or None,
-            scheme=scheme.encode(),
+            scheme=destination.scheme,
             body_size=body.size,
             reopen=reopen,
             replayable=body.replayable,
@@ -199,16 +242,35 @@ class RequestsHttp2:
             write_timeout=timeout.read,
         )
 
+    def _destination(self, known: tuple[str, Any, str | None]) -> _Destination | None:
+        """Work out where a URL leads; None, too, is remembered."""
+        if len(self._destinations) >= MAX_DESTINATIONS:
+            self._destinations.clear()
+        url, trust, address = known
+        destination = None
+        parts = _split(url)
+        proxy = _proxy(address) if address else None
+        if parts is not None and parts[0] in ("http", "https") and (not address or (proxy and parts[0] == "https")):
+            scheme, host, port, authority, path = parts
+            secure = scheme == "https"
+            identity = (scheme, host, port, trust if secure else None, proxy)
+            if len(self._keys) >= MAX_DESTINATIONS:
+                self._keys.clear()
+            key = self._keys.setdefault(identity, _Key(identity))
+            spec = ConnectSpec(host, port, ssl=self._trust.context(trust) if secure else None, proxy=proxy)
+            destination = _Destination(key, spec, scheme.encode(), authority, path)
+        self._destinations[known] = destination
+        return destination
+
     async def exchange(self, engine: SyncEngine, request: Request, target: H2Request) -> Response | None:
         native: Exchange = request.native
         body = target.body
         try:
-            if (
-                target.connect.ssl is not None
-                and target.connect.proxy is None
-                and not self._negotiation.speaks_http2(engine, request, target)
-            ):
-                return None
+            if target.connect.ssl is not None and target.connect.proxy is None:
+                if not self._negotiation.speaks_http2(engine, request, target):
+                    return None
+                if isinstance(body, Recorded):
+                    body.forget()
             outcome = engine.send(target)
         except BaseException as error:
             if could_not_connect(error):
@@ -217,7 +279,15 @@ class RequestsHttp2:
             raise
         if isinstance(outcome, Http1Only):
             if isinstance(body, Recorded) and not target.replayable:
-                native.instead(request, body.again())
+                again = body.again()
+                if again is None:
+                    native.begin(request)
+                    raise TransportError(
+                        "the server asked for HTTP/1.1 when part of a body that cannot be sent twice was gone",
+                        kind=FailureKind.REFUSED,
+                        verdict=Verdict.REFUSED,
+                    )
+                native.instead(request, again)
             return None
         _, prepared, arguments = native.begin(request)
         if target.connect.ssl is not None and not arguments.get("verify", True):
@@ -266,51 +336,92 @@ def _proxy(address: str) -> ProxySpec | None:
 
 def respond(exchange: SyncExchange, prepared: requests.PreparedRequest) -> Response:
     """The neutral response, with the native one inside it."""
-    pairs = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in exchange.headers]
-    fields = HTTPHeaderDict()
+    pairs = [(_NAMES.get(name) or _name(name), value.decode("latin-1")) for name, value in exchange.headers]
+    joined: dict[str, str] = {}
     cookies = False
     for name, value in pairs:
-        fields.add(name, value)
+        if name in joined:
+            joined[name] = f"{joined[name]}, {value}"
+        else:
+            joined[name] = value
         cookies = cookies or name == "set-cookie"
     body = ExchangeBody(exchange)
+    reason = responses.get(exchange.status, "")
     raw = ExchangeResponse(
         body.file,
-        headers=fields,
+        headers=HTTPHeaderDict(joined) if len(joined) == len(pairs) else HTTPHeaderDict(pairs),
         status=exchange.status,
-        reason=responses.get(exchange.status, ""),
+        reason=reason,
         # requests looks for cookies only where there is an original response: most answers have none.
         original_response=Original(pairs) if cookies else None,
         request_method=prepared.method,
         request_url=prepared.url,
     )
-    body.native = _builder.build_response(prepared, raw)
+    native = requests.Response()
+    native.status_code = exchange.status
+    native.headers = CaseInsensitiveDict(joined)
+    native.encoding = _encoding(joined.get("content-type"))
+    native.raw = raw
+    native.reason = reason
+    native.url = prepared.url or ""
+    native.request = prepared
+    if cookies:
+        extract_cookies_to_jar(native.cookies, prepared, raw)
+    body.native = native
     extensions = {
         "http_version": "HTTP/2",
         "connection_id": exchange.connection_id,
         "stream_id": exchange.stream_id,
     }
-    return Response(exchange.status, lambda: Headers(pairs), body, extensions=extensions, native=body.native)
+    return Response(exchange.status, lambda: Headers(pairs), body, extensions=extensions, native=native)
+
+
+_NAMES: Final[dict[bytes, str]] = {}
+"""Header names that servers sent, as text. Bounded: a server that invents names is decoded each time."""
+
+
+def _name(raw: bytes) -> str:
+    name = raw.decode("latin-1")
+    if len(_NAMES) < 1024:
+        _NAMES[raw] = name
+    return name
+
+
+@lru_cache(maxsize=256)
+def _encoding(content_type: str | None) -> str | None:
+    headers: CaseInsensitiveDict[str] = CaseInsensitiveDict()
+    if content_type is not None:
+        headers["content-type"] = content_type
+    return get_encoding_from_headers(headers)
 
 
 class Recorded:
-    """A one-shot body that remembers what it gave, until it is known that the server speaks HTTP/2."""
+    """A body that remembers what it gave while it is not known yet whether the server speaks HTTP/2, and may have to
+    be sent again by another transport. It remembers `LIMIT` bytes at most."""
+
+    LIMIT = 1 << 20
 
     def __init__(self, chunks: Iterator[bytes]) -> None:
         self._chunks = chunks
         self._given: list[bytes] | None = []
+        self._size = 0
 
     def __iter__(self) -> Iterator[bytes]:
         for chunk in self._chunks:
             if self._given is not None:
                 self._given.append(chunk)
+                self._size += len(chunk)
+                if self._size > self.LIMIT:
+                    self._given = None
             yield chunk
 
     def forget(self) -> None:
+        """The transport is settled: remember nothing (more)."""
         self._given = None
 
-    def again(self) -> Iterator[bytes]:
-        """From its beginning, for the transport that has to send it instead."""
-        return chain(self._given or (), self._chunks)
+    def again(self) -> Iterator[bytes] | None:
+        """From its beginning, for the transport that has to send it instead; None when that is not known any more."""
+        return None if self._given is None else chain(self._given, self._chunks)
 
 
 def _chunks(body: Any) -> Iterator[bytes]:

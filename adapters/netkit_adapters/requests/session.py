@@ -16,6 +16,7 @@ from requests import Session as Base
 
 from netkit.edge import Edge
 from netkit.runtime import Threads
+from netkit_adapters.requests import environment
 from netkit_adapters.requests.http2 import RequestsHttp2
 from netkit_adapters.requests.pool import RequestsPool
 from netkit_adapters.requests.transport import Wiring, chained, terminal
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 __all__ = ["Session", "attach", "detach", "edge_of"]
 
 _threads = Threads()
+_ASKS_THE_ENVIRONMENT = frozenset({Base.prepare_request.__code__, Base.merge_environment_settings.__code__})
 _BASE_SEND = Base.send
 _BASE_SEND_CODE = Base.send.__code__
 
@@ -118,6 +120,22 @@ class Session(Base):
         # A copy, a pickle or a subclass that skips __init__ gets here without one.
         wiring = self.__dict__.get("_netkit_wired")
         return self._netkit_start() if wiring is None else wiring
+
+    @property
+    def trust_env(self) -> bool:
+        """As in requests. To requests' own code it is False also while the environment has nothing to say."""
+        value: bool = self.__dict__.get("trust_env", True)
+        if value and sys._getframe(1).f_code in _ASKS_THE_ENVIRONMENT and environment.is_silent():
+            return False
+        return value
+
+    @trust_env.setter
+    def trust_env(self, value: bool) -> None:
+        self.__dict__["trust_env"] = value
+
+    def request(self, *args: Any, **kwargs: Any) -> requests.Response:
+        with environment.look():
+            return super().request(*args, **kwargs)
 
     def get_adapter(self, url: str) -> BaseAdapter:
         adapter = super().get_adapter(url=url)
