@@ -12,11 +12,13 @@ import time
 import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from netkit.cli.demo.flow import ROUND_TRIP_MS, SETTINGS, STREAMS, FlowOutcome, measure
 from netkit.cli.demo.ladder import STEPS, Outcome, Step, Workload
-from netkit.cli.demo.report import page, table
+from netkit.cli.demo.report import flow_table, page, table
 from netkit.cli.demo.stacks import STACKS, Calls
 
 __all__ = ["run"]
@@ -30,10 +32,9 @@ SETTING = (
 
 
 @contextmanager
-def _backend() -> Iterator[dict[str, Any]]:
+def _backend(*flags: str) -> Iterator[dict[str, Any]]:
     """The mock GPU in a process of its own, so that it does not share the interpreter with what is measured."""
-    command = [sys.executable, "-m", "netkit.testing.mock_gpu", "--gpus", str(GPUS), "--launch-ms", str(LAUNCH_MS)]
-    command += ["--per-item-ms", str(ITEM_MS)]
+    command = [sys.executable, "-m", "netkit.testing.mock_gpu", *flags]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
@@ -72,12 +73,29 @@ def _measure(step: Step, stack: str, workload: Workload, backend: dict[str, Any]
     )
 
 
+def _flow_control(console: Any, columns: Any) -> list[FlowOutcome]:
+    """Step 4, on httpx: the same streams with narrow and with wide windows."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    flags = ("--rtt-ms", str(ROUND_TRIP_MS), "--settings", f"3={STREAMS}")
+    flows: list[FlowOutcome] = []
+    with _backend(*flags) as backend, Progress(*columns, console=console) as progress:
+        for setting in SETTINGS:
+            bar = progress.add_task(f"windows: {setting.title}"[:32], total=2 * STREAMS)
+            advance = partial(progress.advance, bar)
+            flows.append(measure(setting, backend["url"], backend["ca_file"], advance))
+    Console(width=max(console.width, TABLE_WIDTH)).print(flow_table(flows))
+    return flows
+
+
 def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="netkit demo", description=__doc__)
     parser.add_argument("--calls", type=int, default=600, help="calls per stack and step (600)")
     parser.add_argument("--concurrency", type=int, default=32, help="calls at a time (32)")
     parser.add_argument("--stack", action="append", choices=list(STACKS), help="only this stack; repeatable")
     parser.add_argument("--report", type=Path, default=Path("demo-report.html"), help="where the page is written")
+    parser.add_argument("--no-flow", action="store_true", help="leave out step 4, flow control")
     options = parser.parse_args(arguments)
     if options.calls < 1 or options.concurrency < 1:
         parser.error("--calls and --concurrency must be at least 1")
@@ -98,7 +116,8 @@ def run(arguments: Sequence[str]) -> int:
             console.print(f"{stack} is not installed: left out")
     outcomes: list[Outcome] = []
     columns = (TextColumn("{task.description:<32}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with _backend() as backend, Progress(*columns, console=console) as progress:
+    gpu = ("--gpus", str(GPUS), "--launch-ms", str(LAUNCH_MS), "--per-item-ms", str(ITEM_MS))
+    with _backend(*gpu) as backend, Progress(*columns, console=console) as progress:
         for stack in stacks:
             for step in STEPS:
                 workload = Workload(
@@ -109,12 +128,13 @@ def run(arguments: Sequence[str]) -> int:
                     dimensions=DIMENSIONS,
                 )
                 bar = progress.add_task(f"{stack}: {step.title}", total=options.calls)
-                outcomes.append(_measure(step, stack, workload, backend, lambda bar=bar: progress.advance(bar)))
+                outcomes.append(_measure(step, stack, workload, backend, partial(progress.advance, bar)))
     Console(width=max(console.width, TABLE_WIDTH)).print(table(outcomes, STEPS))
     console.print(SETTING)
-    options.report.write_text(page(outcomes, STEPS, SETTING), encoding="utf-8")
+    flows = _flow_control(console, columns) if "httpx" in stacks and not options.no_flow else []
+    options.report.write_text(page(outcomes, STEPS, SETTING, flows), encoding="utf-8")
     console.print(f"Charts: {options.report}")
-    failed = sum(outcome.errors for outcome in outcomes)
+    failed = sum(outcome.errors for outcome in outcomes) + sum(flow.errors for flow in flows)
     if failed:
         console.print(f"{failed} calls failed or gave a wrong vector")
     return 1 if failed else 0

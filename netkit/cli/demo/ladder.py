@@ -32,6 +32,12 @@ STEPS: Final = (
         "Connections are kept; a fair queue hands them out.",
         {"http2": False, "pool": True},
     ),
+    Step(
+        3,
+        "HTTP/2",
+        "Many calls share a few connections; the first one negotiates for all.",
+        {"http2": True, "pool": True},
+    ),
 )
 
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from importlib.metadata import version
 from typing import Any
 
+from netkit.cli.demo.flow import ROUND_TRIP_MS, STREAMS, FlowOutcome
 from netkit.cli.demo.ladder import Outcome, Step
 
 __all__ = ["page", "table"]
@@ -41,19 +42,48 @@ HEAD = ("stack", "step", "req/s", "mean ms", "P50", "P95", "P99", "conns", "GPU"
 
 def table(outcomes: Sequence[Outcome], steps: Sequence[Step]) -> Any:
     """A rich table; one row for each stack and step."""
+    return _table("Embeddings, one input per call (latencies in ms)", HEAD, _rows(outcomes, steps), left=2)
+
+
+def _table(title: str, head: Sequence[str], rows: Sequence[Sequence[str]], *, left: int) -> Any:
     from rich.box import SIMPLE
     from rich.table import Table
 
-    made = Table(title="Embeddings, one input per call (latencies in ms)", title_justify="left", box=SIMPLE)
-    for position, name in enumerate(HEAD):
-        made.add_column(name, justify="left" if position < 2 else "right", no_wrap=True)
+    made = Table(title=title, title_justify="left", box=SIMPLE)
+    for position, name in enumerate(head):
+        made.add_column(name, justify="left" if position < left else "right", no_wrap=True)
     previous = ""
-    for row in _rows(outcomes, steps):
-        if previous and row[0] != previous:
+    for row in rows:
+        if previous and left > 1 and row[0] != previous:
             made.add_section()
         previous = row[0]
         made.add_row(*row)
     return made
+
+
+FLOW_HEAD = ("windows", "MB/s", "1st token P50", "P99", "gap P99", "CPU s", "conns", "errors")
+FLOW_TITLE = f"4 flow control: {STREAMS} streams at once, round trip {ROUND_TRIP_MS} ms (httpx; times in ms)"
+
+
+def _flow_rows(flows: Sequence[FlowOutcome]) -> list[list[str]]:
+    return [
+        [
+            flow.title,
+            f"{flow.throughput / 1e6:.1f}",
+            f"{flow.percentile(flow.first_tokens, 0.5) * 1e3:.0f}",
+            f"{flow.percentile(flow.first_tokens, 0.99) * 1e3:.0f}",
+            f"{flow.percentile(flow.gaps, 0.99) * 1e3:.0f}",
+            f"{flow.cpu:.2f}",
+            str(flow.connections),
+            str(flow.errors),
+        ]
+        for flow in flows
+    ]
+
+
+def flow_table(flows: Sequence[FlowOutcome]) -> Any:
+    """A rich table; one row for each setting of the windows."""
+    return _table(FLOW_TITLE, FLOW_HEAD, _flow_rows(flows), left=1)
 
 
 _STYLE = """
@@ -93,12 +123,14 @@ def _bars(outcomes: Sequence[Outcome], steps: Sequence[Step], value: Any, unit: 
     )
 
 
-def page(outcomes: Sequence[Outcome], steps: Sequence[Step], setting: str) -> str:
+def _html_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    cells = "".join(f"<th>{html.escape(name)}</th>" for name in head)
+    body = "".join(f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in row)}</tr>" for row in rows)
+    return f'<div class="scroll"><table><thead><tr>{cells}</tr></thead><tbody>{body}</tbody></table></div>'
+
+
+def page(outcomes: Sequence[Outcome], steps: Sequence[Step], setting: str, flows: Sequence[FlowOutcome] = ()) -> str:
     """The whole report as one HTML document without any outside reference."""
-    head = "".join(f"<th>{html.escape(name)}</th>" for name in HEAD)
-    body = "".join(
-        f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in row)}</tr>" for row in _rows(outcomes, steps)
-    )
     lessons = "".join(
         f"<li><strong>Step {step.number}, {html.escape(step.title)}.</strong> {html.escape(step.lesson)}</li>"
         for step in steps
@@ -112,11 +144,11 @@ def page(outcomes: Sequence[Outcome], steps: Sequence[Step], setting: str) -> st
             ("GPU busy", lambda outcome: outcome.utilisation * 100, "%"),
         )
     )
+    flow = f"<h2>{html.escape(FLOW_TITLE)}</h2>{_html_table(FLOW_HEAD, _flow_rows(flows))}" if flows else ""
     about = html.escape(f"netkit {version('netkit-http')}, Python {platform.python_version()}. {setting}")
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>netkit demo</title>'
         f'<meta name="viewport" content="width=device-width"><style>{_STYLE}</style></head><body>'
         f"<h1>netkit, step by step</h1><p>{about}</p><ol>{lessons}</ol>"
-        f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
-        f"{charts}</body></html>\n"
+        f"{_html_table(HEAD, _rows(outcomes, steps))}{charts}{flow}</body></html>\n"
     )
