@@ -14,7 +14,6 @@ from __future__ import annotations
 import asyncio
 import math
 import ssl
-import time
 from collections.abc import Callable
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
@@ -25,6 +24,7 @@ from aiohttp import (
     BasicAuth,
     ClientRequest,
     ClientResponse,
+    ClientTimeout,
     Fingerprint,
     TCPConnector,
     connector,
@@ -40,7 +40,8 @@ from netkit.http2 import ConnectSpec, Engine, H2Request, Http1Only, Http2Options
 from netkit.http2.port import could_not_connect
 from netkit_adapters.aiohttp.errors import classify, name_failure
 from netkit_adapters.aiohttp.limits import bound_body, shorter, timeout_of
-from netkit_adapters.aiohttp.pool import DrivenConnector
+from netkit_adapters.aiohttp.negotiation import Negotiation
+from netkit_adapters.aiohttp.pool import AiohttpPool, DrivenConnector
 from netkit_adapters.aiohttp.stream import SUPPORTED, respond
 from netkit_adapters.aiohttp.tls import Offers
 from netkit_adapters.aiohttp.upload import PayloadBody
@@ -50,9 +51,6 @@ if TYPE_CHECKING:
     from netkit_adapters.aiohttp.messages import Exchange
 
 __all__ = ["AiohttpHttp2"]
-
-REMEMBER: Final = 600.0
-"""Seconds for which a server that chose HTTP/1.1 is not asked again, whatever the TLS settings."""
 
 _DEFAULT: Final = timeout_of(DEFAULT_TIMEOUT)
 _CONNECTIONS: Final = 100
@@ -102,9 +100,12 @@ class AiohttpHttp2:
 
     def __init__(self) -> None:
         self._offers = Offers()
-        self._http1: dict[tuple[str, int], float] = {}
+        self._negotiation = Negotiation()
+        self.used = False
+        """Whether an engine was ever needed."""
 
     def engine(self, options: Http2Options, on_event: Callable[[str, dict[str, Any]], None]) -> Engine:
+        self.used = True
         return Engine(options, on_event=on_event)
 
     def target(self, request: Request, *, prior_knowledge: bool) -> H2Request | None:
@@ -120,7 +121,7 @@ class AiohttpHttp2:
         scheme, host, port, authority, path = parts
         if scheme != "https" and not (prior_knowledge and scheme == "http"):
             return None
-        if self._http1 and self._speaks_http1(host, port):
+        if self._negotiation.http1 and self._negotiation.knows_http1(host, port):
             return None
         session = req._session
         place: Any = None if session is None else session._connector
@@ -168,10 +169,6 @@ class AiohttpHttp2:
             req=req,
         )
 
-    def _speaks_http1(self, host: str, port: int) -> bool:
-        until = self._http1.get((host, port))
-        return until is not None and time.monotonic() < until
-
     async def exchange(self, engine: Engine, request: Request, target: H2Request) -> Response | None:
         assert isinstance(target, Hop2)
         native: Exchange = request.native
@@ -179,10 +176,17 @@ class AiohttpHttp2:
         if before is not None:
             req = await native.again(request, req)
         body = target.body
-        told = req._traces and await _announce(engine, target, req)
         native.sent = req
         native.in_flight += 1
+        told = fresh = False
         try:
+            if target.connect.ssl is not None and target.key not in self._negotiation.http2:
+                with req._timer:
+                    fresh = bool(await self._negotiation.ask(engine, req, target, _limits(native, request, req)))
+                if not fresh:
+                    native.sent = before
+                    return None
+            told = bool(req._traces) and await _announce(engine, target, req, fresh=fresh)
             outcome, ends = await _send_within(engine, request, native, target)
         except TransportError as error:
             untouched = not isinstance(body, PayloadBody) or body.task is None
@@ -199,7 +203,7 @@ class AiohttpHttp2:
             failure = classify(error, req=req)
             if failure is None:
                 raise
-            native.body_started = True
+            _detail(failure, native, body)
             raise failure from error
         except BaseException:
             native.edge.meter.attempt(native.call)
@@ -237,10 +241,7 @@ class AiohttpHttp2:
 
     def _hand_on(self, outcome: Http1Only, native: Exchange, before: Any, target: Hop2) -> None:
         """Nothing was processed: aiohttp sends it, unless a body that can be sent once is spent."""
-        if outcome.reason == "alpn":
-            if len(self._http1) >= 4096:
-                self._http1.clear()
-            self._http1[(target.connect.host, target.connect.port)] = time.monotonic() + REMEMBER
+        self._negotiation.remember_http1(target)
         body = target.body
         if isinstance(body, PayloadBody) and body.task is not None:
             native.body_started = True
@@ -339,11 +340,9 @@ def _proxy(req: ClientRequest) -> ProxySpec | None:
     """A plain HTTP proxy, to be asked for a tunnel; None for what aiohttp has to do."""
     proxy = req.proxy
     assert proxy is not None
-    if proxy.scheme != "http" or not proxy.host:
+    if proxy.scheme != "http" or not proxy.host or hdrs.PROXY_AUTHORIZATION in req.headers:
         return None
-    auth = req.proxy_auth
-    if auth is None and proxy.user is not None:
-        auth = BasicAuth(proxy.user, proxy.password or "")
+    auth = req.proxy_auth or BasicAuth.from_url(proxy)
     headers = req.proxy_headers or ()
     pairs = tuple((name, value) for name, value in headers.items()) if headers else ()
     authorization = None if auth is None else auth.encode()
@@ -381,10 +380,22 @@ def _fields(req: ClientRequest) -> list[tuple[bytes, bytes]]:
     return [(name.encode(), value.encode()) for name, value in headers.items()]
 
 
-async def _announce(engine: Engine, target: Hop2, req: ClientRequest, *, late: bool = False) -> bool:
+def _limits(native: Exchange, request: Request, req: ClientRequest) -> ClientTimeout:
+    """What a connect may take, in aiohttp's terms."""
+    if request.timeout is not native.timeout:
+        return ClientTimeout(connect=request.timeout.pool, sock_connect=request.timeout.connect)
+    limits = native.hop.timeout or (req._session and req._session._timeout) or DEFAULT_TIMEOUT
+    pool = native.edge.pool
+    return pool.limits(limits) if isinstance(pool, AiohttpPool) else limits
+
+
+async def _announce(
+    engine: Engine, target: Hop2, req: ClientRequest, *, fresh: bool = False, late: bool = False
+) -> bool:
     """Tell traces of the connection, and of head and body where they are in memory; True once that is done.
 
-    On an open connection this comes before the request; where one must be opened first, when its protocol is known.
+    On an open connection this comes before the request; where the engine opens one, behind it. `fresh`: negotiation
+    has told of the connection.
     """
     reactor = engine._reactors.get(req.loop)
     pool = None if reactor is None else reactor.pools.get(target.key)
@@ -395,7 +406,7 @@ async def _announce(engine: Engine, target: Hop2, req: ClientRequest, *, late: b
         if late:
             await trace.send_connection_create_start()
             await trace.send_connection_create_end()
-        else:
+        elif not fresh:
             await trace.send_connection_reuseconn()
     await req._on_headers_request_sent(req.method, req.url, req.headers)
     if isinstance(target.body, bytes):

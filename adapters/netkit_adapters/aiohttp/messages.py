@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from netkit.stats import Call
     from netkit_adapters.aiohttp.transport import Hop
 
-__all__ = ["Exchange", "build_native", "to_response"]
+__all__ = ["Exchange", "build_native", "copy_of", "to_response"]
 
 
 class _Unfrozen(Request):
@@ -100,7 +100,7 @@ class Exchange:
         self._loaded: Headers | None = None
         self.in_flight = 0
         self.body_started = False
-        if req._upload_tracker is not None:
+        if getattr(req, "_upload_tracker", None) is not None:
             # Its caller counts attempts: nothing is sent again behind its back, whatever the failure.
             self.body = Body(self.body.content, self.body.open, self.body.size, False)
             self.body_started = True
@@ -132,7 +132,7 @@ class Exchange:
         if self.sent is not None:
             req = await self.again(request, req)
         if request.extensions.get("new_connection"):
-            req = _copy(req) if req is self.req else req
+            req = copy_of(req) if req is self.req else req
             req.__dict__[NEW_CONNECTION] = True
         return req
 
@@ -152,7 +152,7 @@ class Exchange:
             if request.body.content is None:
                 raise PluginError("a layer sent a body that is not in memory twice at once")
             if req is self.req:
-                req = _copy(req)
+                req = copy_of(req)
         elif (writer := last._writer) is not None:
             writer.cancel()
             with suppress(aiohttp.ClientError, OSError):
@@ -176,8 +176,8 @@ class Exchange:
         same_body = request.body is self.body
         same_url = request.url is self.url
         if same_headers and same_body and same_url and request.method is self.method:
-            return req if request.timeout is self.timeout else _copy(req)
-        changed = _copy(req)
+            return req if request.timeout is self.timeout else copy_of(req)
+        changed = copy_of(req)
         changed.method = request.method.upper()
         changed.headers = req.headers.copy() if same_headers else CIMultiDict(request.headers.items())
         if not same_url:
@@ -187,7 +187,8 @@ class Exchange:
         return changed
 
 
-def _copy(req: ClientRequest) -> ClientRequest:
+def copy_of(req: ClientRequest) -> ClientRequest:
+    """A copy that can be changed and sent; headers and payload are the same objects."""
     copied = copy.copy(req)
     copied.__dict__.pop("_ClientRequest__writer", None)
     return copied

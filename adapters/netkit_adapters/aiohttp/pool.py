@@ -80,7 +80,9 @@ class DrivenConnector(TCPConnector):
         afresh, self._netkit_afresh = self._netkit_afresh, False
         if afresh:
             return None
-        self._netkit_pool.select(self, key)
+        if self._netkit_pool.select(self, key):
+            # Opened ahead of its first request, which was told so.
+            traces = []
         return await super()._get(key, traces)
 
     def _release(self, key: ConnectionKey, protocol: ResponseHandler, *, should_close: bool = False) -> None:
@@ -154,17 +156,22 @@ class AiohttpPool:
         # is the policy's to judge.
         connector._limit, connector._keepalive_timeout = 0, None
 
-    def select(self, connector: TCPConnector, key: ConnectionKey) -> None:
-        """Leave the freshest usable idle connection for `key` in front, where aiohttp takes it; drop the unusable."""
+    def select(self, connector: TCPConnector, key: ConnectionKey) -> bool:
+        """Leave the freshest usable idle connection for `key` in front, where aiohttp takes it; drop the unusable.
+
+        True where it has not served a request yet.
+        """
         idle = connector._conns.get(key)
         if not idle:
-            return
+            return False
         now, origin = _now(), _origin(key)
         while idle:
             protocol, since = idle.pop()
             if self._usable(protocol, origin, now, now - since):
                 idle.appendleft((protocol, since))
-                return
+                life = _life(protocol)
+                return life is not None and life.requests == 1
+        return False
 
     def _usable(self, protocol: ResponseHandler, origin: str, now: float, idle: float) -> bool:
         if not protocol.is_connected() or _readable(protocol):
@@ -218,6 +225,11 @@ class AiohttpPool:
         if sock is not None and self._settings is not None:
             for option in self._settings.socket_options:
                 sock.setsockopt(*option)
+
+    def opened_ahead(self, protocol: ResponseHandler, key: ConnectionKey) -> None:
+        """A connection that was opened to learn the server's protocol; its first request comes next."""
+        self.opened(protocol, _origin(key))
+        protocol._netkit_life.requests = 0  # type: ignore[attr-defined]
 
     def answered(self, native: ClientResponse) -> None:
         """A response head arrived."""

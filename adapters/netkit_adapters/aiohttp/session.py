@@ -40,6 +40,8 @@ _original_request: Final = Base._request
 _HTTP1_LIMITS: Final = frozenset({"max_line_size", "max_field_size", "max_headers"})
 """Limits of aiohttp's parser, which reads HTTP/1.1 only: who sets them for a call gets that parser."""
 _OWN_LIMITS: Final = _HTTP1_LIMITS | {"timeout", "auto_decompress", "read_bufsize"}
+CLOSING_TURNS: Final = 4
+"""Turns of a loop in which a TLS connection says goodbye and its socket is closed."""
 _NO_HIDDEN_RETRY: Final[Any] = 0
 """Switches aiohttp's own replay off, and differs from the False by which a user says that nothing may be replayed."""
 
@@ -72,6 +74,12 @@ class _Wiring:
         self.only = (self.hop,)
         """The middlewares of a session whose user has none: nothing to put together for each request."""
         self.restore: dict[str, Any] = {}
+
+    async def close(self) -> None:
+        """Let layers drop what they hold; connections of HTTP/2 in this loop are down when it returns."""
+        self.edge.close()
+        for _ in range(CLOSING_TURNS if self.http2.used else 0):
+            await asyncio.sleep(0)
 
 
 def _chained(session: Base, wiring: _Wiring, arguments: dict[str, Any]) -> dict[str, Any]:
@@ -182,7 +190,7 @@ with warnings.catch_warnings():
             await super().close()
             wiring = self.__dict__.get("_netkit_wiring")
             if wiring is not None:
-                wiring.edge.close()
+                await wiring.close()
 
         def __repr__(self) -> str:
             # In the warning of an unclosed session: people's filters know aiohttp's own name.
@@ -234,6 +242,19 @@ def _attached_request(session: Base, wiring: _Wiring) -> Any:
     return _request
 
 
+def _attached_close(session: Base, wiring: _Wiring) -> Any:
+    """What takes the place of one session's `close`: connections of HTTP/2 go with those of its connector."""
+    reference = weakref.ref(session)
+
+    async def close() -> None:
+        alive = reference()
+        assert alive is not None
+        await type(alive).close(alive)
+        await wiring.close()
+
+    return close
+
+
 def attach(
     session: Base,
     *,
@@ -263,6 +284,7 @@ def attach(
         attributes["_middlewares"] = wiring.only
     if not face:
         attributes["_request"] = _attached_request(session, wiring)
+        attributes["close"] = _attached_close(session, wiring)
     return session
 
 
@@ -277,7 +299,7 @@ def detach(session: Base) -> None:
 
 
 _ABSENT: Final = object()
-_CHANGED: Final = ("_request", "_middlewares", "_retry_connection")
+_CHANGED: Final = ("_request", "close", "_middlewares", "_retry_connection")
 
 
 def _take_out(session: Base, wiring: _Wiring) -> None:

@@ -49,12 +49,14 @@ _wait_eof: Final = StreamReader.wait_eof
 
 
 def _fits() -> bool:
-    """Whether aiohttp's private layout is the one that this file was written for."""
+    """Whether aiohttp's private layout is the one that this file was written for (3.14's)."""
     made = frozenset(inspect.signature(ClientResponse.__init__).parameters)
     slots = frozenset(getattr(StreamReader, "__slots__", ()))
     return (
         made >= {"writer", "continue100", "timer", "request_info", "traces", "loop", "session", "stream_writer"}
         and slots >= {"_buffer", "_buffer_offset", "_cursor", "_eof", "_eof_callbacks", "_size", "_timer", "_waiter"}
+        and "max_decompress_size" in inspect.signature(DeflateBuffer.__init__).parameters
+        and hasattr(ClientRequest, "_upload_tracker")
         and hasattr(ClientResponse, "_response_eof")
         and hasattr(ClientResponse, "_raw_cookie_headers")
         and CLOSED is not None

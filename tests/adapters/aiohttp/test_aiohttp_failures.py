@@ -299,5 +299,4 @@ async def test_tls_verification_is_per_connection(
         await answer.read()
     assert [record.path for record in tls_gpu.log.requests] == ["/echo", "/echo"]
     assert len({record.connection for record in tls_gpu.log.requests}) == 2
-    # And one that asked which protocol is spoken here.
-    assert len(tls_gpu.log.connections) == 4
+    assert len(tls_gpu.log.connections) == 3
