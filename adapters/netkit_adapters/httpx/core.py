@@ -106,11 +106,11 @@ class CorePool:
 
     def has_chosen_limits(self) -> bool:
         """Whether the pool's limits differ from what the stack gives by itself."""
-        limits, pool = self._shapes.default_limits, self._pool
+        limits, own = self._shapes.default_limits, self.original_settings()
         return bool(
-            pool._max_connections != limits.max_connections
-            or pool._max_keepalive_connections != limits.max_keepalive_connections
-            or pool._keepalive_expiry != limits.keepalive_expiry
+            own["_max_connections"] != limits.max_connections
+            or own["_max_keepalive_connections"] != limits.max_keepalive_connections
+            or own["_keepalive_expiry"] != limits.keepalive_expiry
         )
 
     def drive(self, driver: HttpcorePool, settings: SocketSettings, explicit: bool) -> None:

@@ -23,6 +23,7 @@ from netkit.http2 import Engine, H2Request, Http1Only, Http2Options, SyncEngine
 from netkit.http2.port import could_not_connect
 from netkit.http2.upload import HIGH
 from netkit.messages import Body, Response
+from netkit_adapters.httpx.chain import reap, reap_async
 from netkit_adapters.httpx.exchanges import AsyncReader, SyncReader
 from netkit_adapters.httpx.messages import response_headers
 from netkit_adapters.httpx.negotiation import Negotiation
@@ -51,7 +52,7 @@ class HttpxHttp2:
         self._http1: dict[tuple[str, int], float] = {}
 
     def engine(self, options: Http2Options, on_event: Callable[[str, dict[str, Any]], None]) -> StackEngine:
-        return (Engine if self._asynchronous else SyncEngine)(options, on_event=on_event)
+        return (Engine if self._asynchronous else SyncEngine)(self._routes.limited(options), on_event=on_event)
 
     def target(self, request: Request, *, prior_knowledge: bool) -> H2Request | None:
         if self._asynchronous and asyncio._get_running_loop() is None:
@@ -108,6 +109,8 @@ class HttpxHttp2:
     async def exchange(self, engine: Any, request: Request, target: H2Request) -> Response | None:
         exchange: Exchange = request.native
         wiring = exchange.wiring
+        if wiring.abandoned:
+            await reap_async(wiring) if self._asynchronous else reap(wiring)
         try:
             if self._negotiation is not None and not self._shall_serve(engine, request, target):
                 return None

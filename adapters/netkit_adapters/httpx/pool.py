@@ -116,6 +116,19 @@ class HttpcorePool:
         known = self._known.get(transport)
         return None if known is None else known.original_settings()
 
+    def chosen_limit(self) -> int | None:
+        """The most connections that the client's user allowed; None where no choice was made."""
+        client = self._client()
+        if client is None or type(client._transport) not in self._shapes.transports:
+            return None
+        transport = client._transport
+        self.adopt(transport)
+        known = self._known.get(transport)
+        if known is None or not (known.has_chosen_limits() if self._explicit is None else self._explicit):
+            return None
+        limit: int = known.original_settings()["_max_connections"]
+        return limit
+
     def keep(self, transport: Any, url: Any, stream: Any) -> None:
         """Have the pool of `transport` use `stream`, on which nothing was sent yet, for its next connection to the
         origin of `url`."""

@@ -10,13 +10,18 @@ Rules of this file:
 from __future__ import annotations
 
 import ssl
+import threading
 import weakref
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
+
+from netkit import fork
 from netkit.http2 import ConnectSpec, ProxySpec
 from netkit_adapters.httpx.offering import Offering, can_offer
 
 if TYPE_CHECKING:
+    from netkit.http2 import Http2Options
     from netkit_adapters.httpx.pool import HttpcorePool
     from netkit_adapters.httpx.stack import Stack
 
@@ -56,7 +61,7 @@ class Route:
         if place is None:
             if len(self._places) >= MAX_PLACES:
                 self._places.clear()
-            place = self._places[key] = self._made(url, scheme, server_hostname)
+            place = self._places.setdefault(key, self._made(url, scheme, server_hostname))
         return place
 
     def _made(self, url: Any, scheme: bytes, server_hostname: str | None) -> Place:
@@ -111,6 +116,11 @@ class Routes:
         self._driver = weakref.ref(pool)
         self._known: weakref.WeakKeyDictionary[Any, Route | None] = weakref.WeakKeyDictionary()
         self._proxy_context: ssl.SSLContext | None = None
+        self._lock = threading.Lock()
+        fork.register(self)
+
+    def after_fork_in_child(self) -> None:
+        self._lock = threading.Lock()
 
     def find(self, transport: Any, pick: Any) -> Route | None:
         """The route of `transport`, which `pick` gave; None where the transport itself has to do it."""
@@ -119,7 +129,7 @@ class Routes:
             return None
         try:
             route = self._known[transport]
-        except (KeyError, TypeError):
+        except (KeyError, TypeError):  # TypeError: one of the user's own that cannot be referred to weakly
             route = self._settle(transport)
         if route is None:
             return None
@@ -130,17 +140,26 @@ class Routes:
             route = self._settle(transport)
         return route
 
+    def limited(self, options: Http2Options) -> Http2Options:
+        """`options` with no more connections than the client's user allowed by `limits=`."""
+        driver = self._driver()
+        limit = None if driver is None else driver.chosen_limit()
+        if limit is None or limit >= options.max_connections:
+            return options
+        return msgspec.structs.replace(options, max_connections=max(1, limit))
+
     def _settle(self, transport: Any) -> Route | None:
         driver = self._driver()
-        if driver is None:
+        settings = None if driver is None else driver.original_settings(transport)
+        if settings is None:
             return None
-        settings = driver.original_settings(transport)
-        route = None if settings is None else self._made(transport._pool, settings)
-        try:
-            self._known[transport] = route
-        except TypeError:  # a transport of the user's own that cannot be referred to weakly
-            return None
-        return route
+        pool = transport._pool
+        with self._lock:
+            # Threads of a cold burst get here together: two routes would be two keys, with a handshake each.
+            route = self._known.get(transport)
+            if route is None or pool is not route.pool or pool._ssl_context is not route.context:
+                route = self._known[transport] = self._made(pool, settings)
+            return route
 
     def _made(self, pool: Any, settings: dict[str, Any]) -> Route | None:
         context = pool._ssl_context

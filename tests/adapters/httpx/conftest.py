@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from httpx_faces import Face
+from httpx_faces import Face, served
 
 from netkit.testing import MockGPU
 
@@ -32,13 +32,21 @@ def async_face(request: pytest.FixtureRequest) -> Iterator[Face]:
     found.finish()
 
 
+@pytest.fixture(params=["1.1", "2"])
+def http(request: pytest.FixtureRequest) -> str:
+    """The protocol that netkit's clients speak to `gpu` and `plain_gpu`: by ALPN, or by prior knowledge."""
+    return str(request.param)
+
+
 @pytest.fixture
-def gpu() -> Iterator[MockGPU]:
-    with MockGPU(http="1.1", launch_ms=0, per_item_ms=0) as server:
+def gpu(http: str) -> Iterator[MockGPU]:
+    with MockGPU(http=served(http), launch_ms=0, per_item_ms=0) as server:
         yield server
 
 
 @pytest.fixture
-def plain_gpu() -> Iterator[MockGPU]:
-    with MockGPU(http="1.1", tls=False, launch_ms=0, per_item_ms=0) as server:
+def plain_gpu(http: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[MockGPU]:
+    if http == "2":
+        monkeypatch.setenv("NETKIT_HTTP2__ENABLED", "prior-knowledge")
+    with MockGPU(http=served(http), tls=False, launch_ms=0, per_item_ms=0) as server:
         yield server

@@ -7,7 +7,7 @@ import importlib
 import ssl
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Literal
 
 from netkit.testing import MockGPU
 
@@ -114,3 +114,8 @@ class Face:
 
 EMBED = {"model": "mock-embed", "input": "a"}
 PATH = "/v1/embeddings"
+
+
+def served(http: str) -> Literal["1.1", "auto"]:
+    """What a server offers for its clients to speak `http`."""
+    return "auto" if http == "2" else "1.1"

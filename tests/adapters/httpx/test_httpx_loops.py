@@ -37,19 +37,26 @@ async def echo(client: Any, text: str) -> None:
     assert vector == pytest.approx(expected_vector(text))
 
 
-def test_loops_in_turn(face: Face, gpu: MockGPU) -> None:
+def opened(client: Any, http: str) -> int:
+    """The client's open connections of a protocol."""
+    found = stats(client)
+    return int(found.pool.open if http == "1.1" else found.http2.connections)
+
+
+def test_loops_in_turn(face: Face, gpu: MockGPU, http: str) -> None:
     client = face.adapter.AsyncClient(verify=context_of(gpu), base_url=gpu.url)
 
     async def main(number: int) -> None:
         await echo(client, f"{number}a")
         await echo(client, f"{number}b")
-        assert stats(client).pool.open == 1
+        assert opened(client, http) == 1
 
     for number in range(5):
         asyncio.run(main(number))
         # A loop takes its connections with it.
-        assert stats(client).pool.open == 0
-    assert len(gpu.log.connections) == 5
+        assert opened(client, http) == 0
+    # The first of all asked for HTTP/2.
+    assert len(gpu.log.connections) == (6 if http == "1.1" else 5)
     asyncio.run(client.aclose())
     gc.collect()
 
@@ -82,7 +89,7 @@ def test_loops_at_once(face: Face, gpu: MockGPU) -> None:
     gc.collect()
 
 
-def test_closing_reaches_the_connections_of_every_loop(face: Face, gpu: MockGPU) -> None:
+def test_closing_reaches_the_connections_of_every_loop(face: Face, gpu: MockGPU, http: str) -> None:
     client = face.adapter.AsyncClient(verify=context_of(gpu), base_url=gpu.url)
     first, second = asyncio.Runner(), asyncio.Runner()
     first.run(echo(client, "a"))
@@ -93,7 +100,7 @@ def test_closing_reaches_the_connections_of_every_loop(face: Face, gpu: MockGPU)
         ready.set()
         await asyncio.to_thread(closed.wait, 30)
         for _ in range(2000):
-            if stats(client).pool.open == 0:
+            if opened(client, http) == 0:
                 return
             await asyncio.sleep(0.005)
         raise TimeoutError
@@ -101,11 +108,12 @@ def test_closing_reaches_the_connections_of_every_loop(face: Face, gpu: MockGPU)
     thread = threading.Thread(target=lambda: second.run(other()))
     thread.start()
     assert ready.wait(30)
-    assert stats(client).pool.open == 2
+    assert opened(client, http) == 2
     first.run(client.aclose())
     closed.set()
     thread.join()
-    assert stats(client).pool.open == 0
+    assert opened(client, http) == 0
+    gpu.log.wait(lambda log: all(record.closed for record in log.connections))
     first.close()
     second.close()
 
