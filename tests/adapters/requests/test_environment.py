@@ -40,6 +40,12 @@ def test_silence_is_noticed_and_its_end_too(home: Path, monkeypatch: pytest.Monk
     assert not environment.is_silent()
 
 
+@pytest.mark.parametrize("name", ["get_netrc_auth", "get_environ_proxies"])
+def test_whoever_answers_in_its_place_is_asked(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(requests.sessions, name, lambda *args, **kwargs: None)
+    assert not environment.is_silent()
+
+
 def test_trust_env_reads_as_it_was_set() -> None:
     session = netkit.Session()
     assert session.trust_env is True
