@@ -25,8 +25,8 @@ __all__ = ["is_silent", "look"]
 _READABLE: Final = sys.platform not in ("darwin", "win32", "cygwin")
 _BUNDLES: Final = (b"REQUESTS_CA_BUNDLE", b"CURL_CA_BUNDLE")
 
-_NETRC_AUTH: Final[Any] = sessions.get_netrc_auth
-_ENVIRON_PROXIES: Final[Any] = sessions.get_environ_proxies
+_sessions: Any = sessions
+_ORIGINALS: Final = (_sessions.get_netrc_auth, _sessions.get_environ_proxies)
 
 _look = threading.local()
 
@@ -54,7 +54,7 @@ def _is_silent() -> bool:
     variables: Any = getattr(os.environ, "_data", None)
     if not _READABLE or not isinstance(variables, dict):
         return False
-    if sessions.get_netrc_auth is not _NETRC_AUTH or sessions.get_environ_proxies is not _ENVIRON_PROXIES:
+    if _ORIGINALS != (_sessions.get_netrc_auth, _sessions.get_environ_proxies):
         return False  # somebody answers in the environment's place
     # One search over all names is several times faster than a question for each.
     if b"_proxy=" in b"=".join(variables).lower() + b"=":
