@@ -1,11 +1,8 @@
-"""HTTP/2 under aiohttp: which requests it may serve, what they are on the wire, and how an attempt goes.
+"""HTTP/2 under aiohttp: what a request is on the wire, and how an attempt goes.
 
 Rules of this file:
 
-- Only aiohttp's own, untouched machinery is replaced: a `TCPConnector` with ordinary settings under a plain
-  `ClientRequest`. A subclass, a patch (also of one instance), or a setting without an equal here: aiohttp itself.
-- A connector that was made to hold requests back (fewer connections than aiohttp's default) keeps doing so.
-- A request with an `upload_tracker` is aiohttp's: its caller watches bytes reach one socket.
+- Nothing is counted or kept of a request that goes on to aiohttp.
 - `Expect: 100-continue` is not sent: a server that refuses an HTTP/2 upload resets that stream alone.
 """
 
@@ -19,65 +16,30 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 import aiohttp
-from aiohttp import (
-    BaseConnector,
-    BasicAuth,
-    ClientRequest,
-    ClientResponse,
-    ClientTimeout,
-    Fingerprint,
-    TCPConnector,
-    connector,
-    hdrs,
-)
+from aiohttp import ClientRequest, ClientTimeout, hdrs
 from aiohttp.client import DEFAULT_TIMEOUT
-from aiohttp.http import HttpVersion11
-from aiohttp.resolver import DefaultResolver
 from yarl import URL
 
 from netkit.errors import FailureKind, TransportError, Verdict
 from netkit.http2 import ConnectSpec, Engine, H2Request, Http1Only, Http2Options, ProxySpec
 from netkit.http2.port import could_not_connect
+from netkit_adapters.aiohttp.answer import SUPPORTED, respond
+from netkit_adapters.aiohttp.eligible import is_ordinary, is_stock, is_unpatched, proxy_of, tls_settings
 from netkit_adapters.aiohttp.errors import classify, name_failure
 from netkit_adapters.aiohttp.limits import bound_body, shorter, timeout_of
 from netkit_adapters.aiohttp.negotiation import Negotiation
-from netkit_adapters.aiohttp.pool import AiohttpPool, DrivenConnector
-from netkit_adapters.aiohttp.stream import SUPPORTED, respond
+from netkit_adapters.aiohttp.pool import AiohttpPool
 from netkit_adapters.aiohttp.tls import Offers
 from netkit_adapters.aiohttp.upload import PayloadBody
 
 if TYPE_CHECKING:
+    from netkit.http2 import Exchange as H2Exchange
     from netkit.messages import Request, Response
     from netkit_adapters.aiohttp.messages import Exchange
 
 __all__ = ["AiohttpHttp2"]
 
 _DEFAULT: Final = timeout_of(DEFAULT_TIMEOUT)
-_CONNECTIONS: Final = 100
-"""aiohttp's own `limit`."""
-
-_connect = TCPConnector.connect
-_base_connect = BaseConnector.connect
-_create = TCPConnector._create_connection
-_create_direct = TCPConnector._create_direct_connection
-_resolve = TCPConnector._resolve_host
-_send = ClientRequest.send
-_write = ClientRequest.write_bytes
-_start = ClientResponse.start
-
-
-def _unpatched() -> bool:
-    """Whether everything where mocking libraries take hold is what stood there at import."""
-    return (
-        TCPConnector.connect is _connect
-        and BaseConnector.connect is _base_connect
-        and TCPConnector._create_connection is _create
-        and TCPConnector._create_direct_connection is _create_direct
-        and TCPConnector._resolve_host is _resolve
-        and ClientRequest.send is _send
-        and ClientRequest.write_bytes is _write
-        and ClientResponse.start is _start
-    )
 
 
 class Hop2(H2Request, eq=False):
@@ -125,17 +87,17 @@ class AiohttpHttp2:
             return None
         session = req._session
         place: Any = None if session is None else session._connector
-        if not SUPPORTED or not _is_ordinary(req, session) or not _is_stock(place) or not _unpatched():
+        if not SUPPORTED or not is_stock(place) or not is_ordinary(req, session) or not is_unpatched():
             return None
         proxy: ProxySpec | None = None
         if req.proxy is not None:
-            proxy = _proxy(req)
+            proxy = proxy_of(req)
             if proxy is None or scheme != "https":
                 return None
         context: ssl.SSLContext | None = None
         settings: ssl.SSLContext | None = None
         if scheme == "https":
-            settings = _settings(req, place)
+            settings = tls_settings(req, place)
             context = None if settings is None else self._offers.of(settings)
             if context is None:
                 return None
@@ -217,24 +179,13 @@ class AiohttpHttp2:
             return None
         native.edge.meter.attempt(native.call)
         native.body_started = True
-        if req._traces and not told:
-            await _announce(engine, target, req, late=True)
-        task, writer = None, None
-        if isinstance(body, PayloadBody):
-            # A request that was sent again after a refusal has another body than the first time.
-            body = outcome.body
-            task, writer = body.task, body.writer
-            if task is not None and task.done():
-                task = None
-        hop = native.hop
-        response = respond(
-            outcome,
-            req,
-            writer=task,
-            stream_writer=writer,
-            auto_decompress=req._session._auto_decompress if hop.auto_decompress is None else hop.auto_decompress,
-            read_bufsize=hop.read_bufsize or req._session._read_bufsize,
-        )
+        try:
+            if req._traces and not told:
+                await _announce(engine, target, req, late=True)
+            response = _answer(outcome, native, req, body)
+        except BaseException:
+            outcome.close()
+            raise
         if ends is not None:
             bound_body(response.native, ends)
         return response
@@ -253,6 +204,25 @@ class AiohttpHttp2:
                 ) from cause
         else:
             native.sent = before
+
+
+def _answer(outcome: H2Exchange, native: Exchange, req: ClientRequest, body: Any) -> Response:
+    task, writer = None, None
+    if isinstance(body, PayloadBody):
+        # A request that was sent again after a refusal has another body than the first time.
+        body = outcome.body
+        task, writer = body.task, body.writer
+        if task is not None and task.done():
+            task = None
+    hop, session = native.hop, req._session
+    return respond(
+        outcome,
+        req,
+        writer=task,
+        stream_writer=writer,
+        auto_decompress=session._auto_decompress if hop.auto_decompress is None else hop.auto_decompress,
+        read_bufsize=hop.read_bufsize or session._read_bufsize,
+    )
 
 
 async def _send_within(engine: Engine, request: Request, native: Exchange, target: Hop2) -> tuple[Any, float | None]:
@@ -280,73 +250,6 @@ def _detail(error: TransportError, native: Exchange, body: Any) -> None:
     if error.verdict is Verdict.NOT_SENT:
         error.details["body_started"] = started
     native.body_started = started or error.verdict is not Verdict.NOT_SENT
-
-
-def _is_ordinary(req: ClientRequest, session: Any) -> bool:
-    """A plain request, as aiohttp makes it, that asks for nothing that only HTTP/1.1 has."""
-    return (
-        type(req) is ClientRequest
-        and "send" not in req.__dict__
-        and req.version is HttpVersion11
-        and req._upload_tracker is None
-        and req.method != hdrs.METH_CONNECT
-        and req.response_class.start is _start
-        and session._max_field_size == 8190
-        and session._max_headers == 128
-    )
-
-
-def _is_stock(place: Any) -> bool:
-    """A TCPConnector that looks names up and opens sockets in aiohttp's ordinary way."""
-    kind = type(place)
-    if kind is DrivenConnector:
-        limit = place._netkit_native[0]
-    elif kind is TCPConnector:
-        limit = place._limit
-    else:
-        return False
-    attributes = place.__dict__
-    return (
-        not place._closed
-        and not (limit and limit < _CONNECTIONS)
-        and not place._limit_per_host
-        and not place._force_close
-        and type(place._resolver) is DefaultResolver
-        and place._family == 0
-        and place._local_addr_infos is None
-        and place._socket_factory is None
-        and place._interleave is None
-        and "connect" not in attributes
-        and "_create_connection" not in attributes
-        and "_create_direct_connection" not in attributes
-        and "_resolve_host" not in attributes
-        and "_wrap_create_connection" not in attributes
-    )
-
-
-def _settings(req: ClientRequest, place: Any) -> ssl.SSLContext | None:
-    """The context that aiohttp would use, as `TCPConnector._get_ssl_context` finds it; None with a fingerprint."""
-    for chosen in (req._ssl, place._ssl):
-        if isinstance(chosen, ssl.SSLContext):
-            return chosen
-        if isinstance(chosen, Fingerprint):
-            return None
-        if chosen is not True:
-            return connector._SSL_CONTEXT_UNVERIFIED
-    return connector._SSL_CONTEXT_VERIFIED
-
-
-def _proxy(req: ClientRequest) -> ProxySpec | None:
-    """A plain HTTP proxy, to be asked for a tunnel; None for what aiohttp has to do."""
-    proxy = req.proxy
-    assert proxy is not None
-    if proxy.scheme != "http" or not proxy.host or hdrs.PROXY_AUTHORIZATION in req.headers:
-        return None
-    auth = req.proxy_auth or BasicAuth.from_url(proxy)
-    headers = req.proxy_headers or ()
-    pairs = tuple((name, value) for name, value in headers.items()) if headers else ()
-    authorization = None if auth is None else auth.encode()
-    return ProxySpec(proxy.host, proxy.port or 80, authorization=authorization, headers=pairs)
 
 
 def _body(req: ClientRequest, native: Exchange) -> tuple[Any, int | None, bool]:

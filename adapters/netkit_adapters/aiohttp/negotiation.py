@@ -20,6 +20,7 @@ import aiohttp
 from aiohttp import ClientTimeout, TCPConnector
 from aiohttp.helpers import ceil_timeout
 
+from netkit import fork
 from netkit.http2.connection import Connection
 from netkit_adapters.aiohttp.messages import copy_of
 from netkit_adapters.aiohttp.pool import DrivenConnector
@@ -46,6 +47,10 @@ class Negotiation:
         """Keys whose server chose HTTP/2: the engine opens further connections by itself."""
         self.http1: dict[tuple[str, int], float] = {}
         self._asking: dict[Any, asyncio.Future[bool | None]] = {}
+        fork.register(self)
+
+    def after_fork_in_child(self) -> None:
+        self._asking = {}
 
     def knows_http1(self, host: str, port: int) -> bool:
         until = self.http1.get((host, port))
@@ -89,7 +94,7 @@ class Negotiation:
             outcome = False
             raise
         finally:
-            del self._asking[place]
+            self._asking.pop(place, None)
             future.set_result(outcome)
 
     def _settle(self, engine: Engine, req: Any, target: H2Request, protocol: ResponseHandler) -> bool:

@@ -1,4 +1,4 @@
-"""A real `aiohttp.ClientResponse` over an HTTP/2 exchange: its stream, and what it takes for its connection.
+"""An HTTP/2 exchange as an aiohttp response knows it: as its stream, and as its connection.
 
 Rules of this file:
 
@@ -6,64 +6,33 @@ Rules of this file:
   What is not taken gives no credit back, so the server waits for a slow reader.
 - The engine holds a response weakly. One that was dropped resets its stream when it is collected.
 - A cancelled read loses nothing and leaves the stream open, as on HTTP/1.1; closing the response resets it.
-- All private use of aiohttp's responses and streams for HTTP/2 stands here; `SUPPORTED` says whether it fits.
 """
 
 from __future__ import annotations
 
-import asyncio
-import inspect
 import weakref
-from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
 
 import aiohttp
-from aiohttp import ClientRequest, ClientResponse, hdrs
-from aiohttp.compression_utils import HAS_BROTLI
+from aiohttp import ClientRequest, ClientResponse
 from aiohttp.connector import Connection
 from aiohttp.helpers import set_exception
-from aiohttp.http import HttpVersion
 from aiohttp.http_parser import DeflateBuffer
-from aiohttp.streams import EMPTY_PAYLOAD, StreamReader
-from multidict import CIMultiDict, CIMultiDictProxy
+from aiohttp.streams import StreamReader
 
 from netkit.errors import BodyClosed
-from netkit.headers import Headers
-from netkit.messages import Response, ResponseBody
+from netkit.messages import ResponseBody
 from netkit_adapters.aiohttp.body import CLOSED, NativeBody
 from netkit_adapters.aiohttp.errors import body_failure
 
 if TYPE_CHECKING:
     from netkit.http2 import Exchange
 
-__all__ = ["SUPPORTED", "ExchangeReader", "StreamBody", "StreamConnection", "respond"]
+__all__ = ["ExchangeReader", "StreamBody", "StreamConnection"]
 
-HTTP2: Final = HttpVersion(2, 0)
-_EMPTY: Final = frozenset({hdrs.METH_HEAD})
-_REASONS: Final = {int(status): status.phrase for status in HTTPStatus}
-_ENCODINGS: Final = frozenset({"gzip", "deflate", "zstd"} | ({"br"} if HAS_BROTLI else set()))
-_start: Final = ClientResponse.start
 _feed_eof: Final = StreamReader.feed_eof
 _set_exception: Final = StreamReader.set_exception
 _wait_eof: Final = StreamReader.wait_eof
-
-
-def _fits() -> bool:
-    """Whether aiohttp's private layout is the one that this file was written for (3.14's)."""
-    made = frozenset(inspect.signature(ClientResponse.__init__).parameters)
-    slots = frozenset(getattr(StreamReader, "__slots__", ()))
-    return (
-        made >= {"writer", "continue100", "timer", "request_info", "traces", "loop", "session", "stream_writer"}
-        and slots >= {"_buffer", "_buffer_offset", "_cursor", "_eof", "_eof_callbacks", "_size", "_timer", "_waiter"}
-        and "max_decompress_size" in inspect.signature(DeflateBuffer.__init__).parameters
-        and hasattr(ClientRequest, "_upload_tracker")
-        and hasattr(ClientResponse, "_response_eof")
-        and hasattr(ClientResponse, "_raw_cookie_headers")
-        and CLOSED is not None
-    )
-
-
-SUPPORTED: Final = _fits()
 
 
 class _Link:
@@ -334,110 +303,3 @@ class StreamBody(NativeBody):
             native.release()
             await native.wait_for_close()
         self.end(BodyClosed("discarded"))
-
-
-class _Written:
-    output_size: Final = 0
-    transport: Final = None
-
-
-_WRITTEN: Final[Any] = _Written()
-
-
-def respond(
-    exchange: Exchange,
-    req: ClientRequest,
-    *,
-    writer: asyncio.Task[None] | None,
-    stream_writer: Any,
-    auto_decompress: bool,
-    read_bufsize: int,
-) -> Response:
-    """The neutral response to `req`, with the native one inside it."""
-    native = req.response_class(
-        req.method,
-        req.original_url,
-        writer=writer,
-        continue100=None,
-        timer=req._timer,
-        request_info=req.request_info,
-        traces=req._traces,
-        loop=req.loop,
-        session=req._session,
-        stream_writer=_WRITTEN if stream_writer is None else stream_writer,
-    )
-    req.response = native  # type: ignore[assignment]
-    fields = exchange.headers
-    headers = CIMultiDict(
-        [
-            (name.decode("utf-8", "surrogateescape"), value.decode("utf-8", "surrogateescape"))
-            for name, value in fields
-        ]
-    )
-    status = exchange.status
-    native.version = HTTP2
-    native.status = status
-    native.reason = _REASONS.get(status, "")
-    native._headers = CIMultiDictProxy(headers)
-    native._raw_headers = tuple(fields)
-    if "set-cookie" in headers:
-        native._raw_cookie_headers = tuple(headers.getall("set-cookie"))
-    body = StreamBody(native)
-    if exchange.ended and exchange.error is None and not exchange.chunks:
-        native.content = EMPTY_PAYLOAD
-        native._closed = True
-        native._cleanup_writer()
-        body.end()
-    else:
-        _attach(native, body, exchange, req, auto_decompress, read_bufsize)
-    return Response(
-        status,
-        lambda: Headers(native.headers.items()),
-        body,
-        extensions={
-            "http_version": "HTTP/2",
-            "connection_id": exchange.connection_id,
-            "stream_id": exchange.stream_id,
-        },
-        native=native,
-    )
-
-
-def _attach(
-    native: ClientResponse,
-    body: StreamBody,
-    exchange: Exchange,
-    req: ClientRequest,
-    auto_decompress: bool,
-    read_bufsize: int,
-) -> None:
-    """Give `native` its stream; one that has arrived whole is there whole, and has no connection any more."""
-    reader = native.content = ExchangeReader(exchange, body, read_bufsize, req)
-    encoding = native._headers.get("content-encoding") if auto_decompress else None
-    if encoding is not None and req.method not in _EMPTY and (encoding := encoding.lower()) in _ENCODINGS:
-        reader._decoder = DeflateBuffer(reader, encoding, max_decompress_size=read_bufsize)
-    elif exchange.ended and exchange.error is None:
-        size = sum(map(len, exchange.chunks))
-        if size <= reader._high_water:
-            reader._buffer.extend(exchange.chunks)
-            exchange.chunks.clear()
-            if exchange.held:
-                exchange.connection.consumed(exchange, size)  # type: ignore[union-attr]
-            reader._size = reader.total_bytes = size
-            reader._eof = True
-    if reader._eof or (exchange.ended and exchange.error is None):
-        native._closed = True
-        native._cleanup_writer()
-        body.release()
-        return
-    native._closed = False
-    native._connection = StreamConnection(exchange, req)
-    reader._eof_callbacks.append(native._response_eof)
-    reference = weakref.ref(reader)
-
-    def arrived(error: BaseException | None) -> None:
-        waiting = reference()
-        if waiting is not None:
-            waiting.arrived(error)
-
-    exchange.on_end(arrived)

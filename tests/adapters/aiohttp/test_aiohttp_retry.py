@@ -28,8 +28,11 @@ async def warm_up(session: aiohttp.ClientSession, gpu: MockGPU) -> None:
     ("how", "expected"), [("fin", aiohttp.ServerDisconnectedError), ("reset", aiohttp.ClientOSError)]
 )
 async def test_a_reset_after_the_whole_request(
-    gpu: MockGPU, open_session: OpenSession, how: Any, expected: Any
+    gpu: MockGPU, http: str, open_session: OpenSession, how: Any, expected: Any
 ) -> None:
+    if http == "2":
+        # A server that closes while frames of ours are on their way to it answers those with a reset.
+        expected = (expected, aiohttp.ClientOSError)
     for method, extra, plugins, sent in (
         ("GET", {}, {}, 2),
         ("POST", {}, {}, 1),
@@ -159,3 +162,69 @@ async def test_a_generator_that_was_not_started_is_sent_after_a_refused_connect(
         async with await call as answer:
             assert (await answer.json())["body"] == "still whole"
         assert len(gpu.log.requests) == 1
+
+
+async def test_a_tracked_upload_is_never_sent_again(gpu: MockGPU, open_session: OpenSession) -> None:
+    # Its caller counts the attempts.
+    session = open_session(plugins={"retry": {**FAST, "pure": ["*"]}})
+    for fault in (faults.Status(status=503, times=None), faults.CloseBeforeHeaders(times=None)):
+        gpu.script(fault)
+        gpu.log.clear()
+        tracker = aiohttp.UploadTracker()
+        try:
+            async with session.put(f"{gpu.url}/echo", data=b"watched", upload_tracker=tracker) as answer:
+                assert answer.status == 503
+        except aiohttp.ClientConnectionError:
+            pass
+        assert (tracker.attempts, len(gpu.log.requests)) == (1, 1)
+
+
+async def test_a_tracked_upload_that_was_not_sent_is_not_tried_again(open_session: OpenSession) -> None:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port = found.getsockname()[1]
+    tracker = aiohttp.UploadTracker()
+    with pytest.raises(aiohttp.ClientConnectorError):
+        await open_session(plugins={"retry": FAST}).put(f"http://127.0.0.1:{port}/", upload_tracker=tracker)
+    assert tracker.attempts == 1
+
+
+@pytest.mark.parametrize(
+    "error", [aiohttp.ServerDisconnectedError(), aiohttp.ClientOSError(), aiohttp.ConnectionTimeoutError()], ids=repr
+)
+async def test_a_stand_in_for_connect_is_called_once(
+    gpu: MockGPU, open_session: OpenSession, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    calls: list[Any] = []
+
+    async def connect(*arguments: Any, **_: Any) -> None:
+        calls.append(arguments)
+        raise error
+
+    session = open_session(plugins={"retry": FAST})
+    monkeypatch.setattr(session.connector, "connect", connect)
+    with pytest.raises(type(error)):
+        await session.get(f"{gpu.url}/echo")
+    assert len(calls) == 1
+    assert gpu.log.connections == []
+
+
+@pytest.mark.parametrize(("status", "attempts"), [(403, 1), (407, 1), (503, 3)])
+async def test_a_proxy_that_refuses_the_tunnel_counts_as_an_answer(
+    open_session: OpenSession, status: int, attempts: int
+) -> None:
+    heads: list[bytes] = []
+
+    async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        heads.append(await reader.readuntil(b"\r\n\r\n"))
+        writer.write(f"HTTP/1.1 {status} No\r\nContent-Length: 0\r\n\r\n".encode())
+        writer.close()
+
+    server = await asyncio.start_server(refuse, "127.0.0.1", 0)
+    proxy = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    session = open_session(plugins={"retry": FAST})
+    with pytest.raises(aiohttp.ClientHttpProxyError) as raised:
+        await session.get("https://origin.invalid/", proxy=proxy)
+    server.close()
+    assert raised.value.status == status
+    assert len(heads) == attempts == netkit.stats(session).requests.attempts
