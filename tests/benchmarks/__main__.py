@@ -49,7 +49,7 @@ def main() -> int:
     for name, remedy in absent.items():
         console.print(f"left out: {name} is not installed ({remedy})")
 
-    calibrations, loads, results, pages = [harness.calibrate()], [os.getloadavg()[0]], {}, []
+    calibrations, loads, results, pages = [harness.calibrate()], [os.getloadavg()[0]], dict[str, Any](), list[str]()
     with tempfile.TemporaryDirectory(prefix="netkit-bench-") as name, contextlib.ExitStack() as stack:
         root = Path(name)
         servers.make_certificates(root)

@@ -39,7 +39,7 @@ class Goal:
 
     def words(self) -> str:
         bound = f"≤ {self.at_most:g}" if self.at_most is not None else f"≥ {self.at_least:g}"
-        return bound + (f" × {self.peer}" if self.peer else "")
+        return bound + (f" of {self.peer}" if self.peer else "")
 
     def met(self, value: float) -> bool:
         return value <= self.at_most if self.at_most is not None else value >= (self.at_least or 0.0)

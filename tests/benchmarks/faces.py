@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["HEADERS", "PAYLOAD", "AsyncFace", "SyncFace", "open_async", "open_sync"]
+__all__ = ["HEADERS", "PAYLOAD", "AsyncFace", "SyncFace", "open_async", "open_sync", "open_wireless"]
 
 PAYLOAD = {"model": "m", "input": ["the quick brown fox jumps over the lazy dog"], "encoding_format": "float"}
 HEADERS = {"Authorization": "Bearer 0123456789abcdef0123456789abcdef"}
@@ -70,6 +70,90 @@ async def open_async(name: str, url: str, ca: str, **options: Any) -> AsyncFace:
     if base == "bare engine":
         return await _engine_async(url, ca)
     raise LookupError(f"no asynchronous contender {name!r}")
+
+
+def open_wireless(name: str, *, asynchronous: bool, **options: Any) -> Callable[[], bytes]:
+    """One call of `name` over a transport that answers at once; a client of tasks is stepped, it never waits."""
+    base = name.partition("/")[0]
+    return (
+        _requests_wireless(base, options)
+        if base in ("requests", "netkit.Session")
+        else _httpx_wireless(base, options, asynchronous=asynchronous)
+    )
+
+
+_ANSWER = b'{"object":"list","data":[{"object":"embedding","index":0,"embedding":[0.0125,-0.25,0.5]}],"model":"m"}'
+_FIELDS = {"content-type": "application/json", "content-length": str(len(_ANSWER)), "server": "none"}
+
+
+def _requests_wireless(base: str, plugins: dict[str, Any]) -> Callable[[], bytes]:
+    import io
+
+    import requests
+    from urllib3.response import HTTPResponse
+
+    class Adapter(requests.adapters.HTTPAdapter):
+        def send(self, request: Any, *args: Any, **kwargs: Any) -> requests.Response:
+            raw = HTTPResponse(body=io.BytesIO(_ANSWER), headers=_FIELDS, status=200, preload_content=False)
+            return self.build_response(request, raw)
+
+    session: requests.Session
+    if base == "requests":
+        session = requests.Session()
+    else:
+        import netkit
+
+        session = netkit.Session(plugins=plugins)
+    session.trust_env = False
+    session.headers.update(HEADERS)
+    session.mount("http://", Adapter())
+    return lambda: session.post("http://nowhere/v1/embeddings", json=PAYLOAD, timeout=60).content
+
+
+def _httpx_wireless(base: str, plugins: dict[str, Any], *, asynchronous: bool) -> Callable[[], bytes]:
+    import importlib
+
+    own = base.startswith("netkit")
+    stack: Any = importlib.import_module("httpx2" if "httpx2" in base else "httpx")
+    module = importlib.import_module(f"netkit.{stack.__name__}") if own else stack
+
+    def answer() -> Any:
+        return stack.Response(200, headers=_FIELDS, stream=stack.ByteStream(_ANSWER))
+
+    class Transport(stack.BaseTransport):  # type: ignore[misc]
+        def handle_request(self, request: Any) -> Any:
+            return answer()
+
+    class AsyncTransport(stack.AsyncBaseTransport):  # type: ignore[misc]
+        async def handle_async_request(self, request: Any) -> Any:
+            return answer()
+
+    arguments: dict[str, Any] = {"headers": HEADERS, "timeout": 60}
+    if own:
+        arguments["plugins"] = plugins
+    if not asynchronous:
+        client = module.Client(transport=Transport(), **arguments)
+
+        def call() -> bytes:
+            content: bytes = client.post("http://nowhere/v1/embeddings", json=PAYLOAD).content
+            return content
+
+        return call
+    client = module.AsyncClient(transport=AsyncTransport(), **arguments)
+
+    async def one() -> bytes:
+        content: bytes = (await client.post("http://nowhere/v1/embeddings", json=PAYLOAD)).content
+        return content
+
+    def step() -> bytes:
+        try:
+            one().send(None)
+        except StopIteration as stop:
+            content: bytes = stop.value
+            return content
+        raise RuntimeError(f"{base} waited for something")
+
+    return step
 
 
 def _context(ca: str) -> ssl.SSLContext:

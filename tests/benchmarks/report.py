@@ -43,7 +43,7 @@ def machine(calibration: Spread, loads: Sequence[float]) -> str:
     """The machine without its name."""
     return (
         f"{os.cpu_count()} cores, {platform.system()} {platform.machine()}, Python {platform.python_version()}; "
-        f"calibration loop {_number(calibration.median)} ms ({_number(calibration.low)}-{_number(calibration.high)}), "
+        f"calibration loop {_spread(calibration)} ms, "
         f"load average before the runs {min(loads):.1f}-{max(loads):.1f}"
     )
 

@@ -25,6 +25,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 __all__ = ["Granian", "Nginx", "Seen", "granian", "missing", "nginx"]
 
@@ -127,10 +128,10 @@ class Granian:
     def seen(self, at_least: int) -> Seen:
         return Seen(**self._counters())
 
-    def _counters(self) -> dict[str, object]:
+    def _counters(self) -> dict[str, Any]:
         context = ssl.create_default_context(cafile=self.certificates / "ca.pem")
         with urllib.request.urlopen(self.url("counters"), context=context, timeout=10) as answer:
-            counters: dict[str, object] = json.load(answer)
+            counters: dict[str, Any] = json.load(answer)
         return counters
 
 

@@ -16,7 +16,7 @@ SERVER = "nginx"
 METRICS = ("cpu_us", "rate")
 BODY = bytes(range(256)) * 4096
 AT_ONCE = 16
-ASYNC = ", async"
+ASYNC = " (async)"
 
 
 def cases(*, quick: bool) -> list[Case]:

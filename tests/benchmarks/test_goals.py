@@ -1,0 +1,38 @@
+"""The benchmarks' data: a goal that names a contender which never runs would never be missed."""
+
+from __future__ import annotations
+
+import importlib
+
+import pytest
+
+from tests.benchmarks.cases import Case, Goal
+from tests.benchmarks.client import MODULES
+from tests.benchmarks.harness import Outcome, judge
+
+
+@pytest.mark.parametrize("workload", MODULES)
+def test_goals_name_cases_that_run(workload: str) -> None:
+    module = importlib.import_module(MODULES[workload])
+    keys = [case.key for case in module.cases(quick=False)]
+    assert len(keys) == len(set(keys))
+    for goal in module.GOALS:
+        assert (goal.face, goal.concurrency) in keys, goal
+        assert goal.peer is None or (goal.peer, goal.concurrency) in keys, goal
+
+
+def test_a_ratio_is_made_within_its_round() -> None:
+    own, peer = Outcome(Case("own", 1, "h2")), Outcome(Case("peer", 1, "h2"))
+    own.rounds = [{"cpu_us": 10.0}, {"cpu_us": 100.0}, {"cpu_us": 30.0}]
+    peer.rounds = [{"cpu_us": 100.0}, {"cpu_us": 200.0}, {"cpu_us": 100.0}]
+    (verdict,) = judge([Goal("own", 1, "cpu_us", "peer", at_most=0.29)], [own, peer])
+    assert verdict.value is not None
+    assert (verdict.value.median, verdict.value.low, verdict.value.high) == (0.3, 0.1, 0.5)
+    assert verdict.met is False
+
+
+def test_a_goal_without_its_peer_is_not_measured() -> None:
+    own = Outcome(Case("own", 1, "h2"), rounds=[{"cpu_us": 10.0}])
+    (verdict,) = judge([Goal("own", 1, "cpu_us", "peer", at_most=1.0)], [own])
+    assert verdict.value is None
+    assert verdict.met is None
