@@ -88,12 +88,10 @@ def respond(
     )
     req.response = native  # type: ignore[assignment]
     fields = exchange.headers
-    headers = CIMultiDict(
-        [
-            (name.decode("utf-8", "surrogateescape"), value.decode("utf-8", "surrogateescape"))
-            for name, value in fields
-        ]
-    )
+    try:
+        headers = CIMultiDict([(name.decode(), value.decode()) for name, value in fields])
+    except UnicodeDecodeError:
+        headers = CIMultiDict([(_text(name), _text(value)) for name, value in fields])
     status = exchange.status
     native.version = HTTP2
     native.status = status
@@ -121,6 +119,10 @@ def respond(
         },
         native=native,
     )
+
+
+def _text(raw: bytes) -> str:
+    return raw.decode("utf-8", "surrogateescape")
 
 
 def _attach(

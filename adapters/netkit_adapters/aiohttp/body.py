@@ -59,7 +59,8 @@ class ObservedStreamReader(StreamReader):
         data = _read_nowait_chunk(self, n)
         body = self._timer
         if not body.ended:
-            data = body.chunk(data)
+            for on_chunk in body._on_chunk:
+                data = on_chunk(data)
             if self._eof and not self._buffer:
                 body.end()
         return data

@@ -59,24 +59,11 @@ class Exchange:
     It keeps what the request was made of, not the request: the two would keep each other until a collection.
     """
 
-    __slots__ = (
-        "_headers",
-        "_loaded",
-        "begun",
-        "body",
-        "body_started",
-        "call",
-        "edge",
-        "handler",
-        "hop",
-        "in_flight",
-        "method",
-        "req",
-        "sent",
-        "timeout",
-        "url",
-    )
-
+    # Defaults on the class: an ordinary call sets only what it needs.
+    in_flight = 0
+    body_started = False
+    sent: ClientRequest | None = None
+    _loaded: Headers | None = None
     begun: int
     """The id of the request as it was made, which lives as long as its call."""
     call: Call
@@ -97,14 +84,10 @@ class Exchange:
         self.timeout = timeout
         self.body = NO_BODY if req._body is None else body_of(req._body)
         self._headers = req.headers
-        self._loaded: Headers | None = None
-        self.in_flight = 0
-        self.body_started = False
         if getattr(req, "_upload_tracker", None) is not None:
             # Its caller counts attempts: nothing is sent again behind its back, whatever the failure.
             self.body = Body(self.body.content, self.body.open, self.body.size, False)
             self.body_started = True
-        self.sent: ClientRequest | None = None
 
     def __call__(self) -> Headers:
         if self._loaded is None:

@@ -60,7 +60,8 @@ class Hop:
     async def __call__(
         self, req: ClientRequest, handler: Callable[[ClientRequest], Awaitable[ClientResponse]]
     ) -> ClientResponse:
-        if not issubclass(type(req), ClientRequest) or hdrs.UPGRADE in req.headers:
+        kind = type(req)
+        if not (kind is ClientRequest or issubclass(kind, ClientRequest)) or hdrs.UPGRADE in req.headers:
             # Tests of aiohttp's users put stand-ins in place of requests: there is nothing in them to work with.
             return await handler(req)
         edge = self.edge
