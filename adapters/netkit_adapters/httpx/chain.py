@@ -210,7 +210,8 @@ def _delivered(exchange: Exchange, neutral: Request, response: Response) -> Any:
     """The transport's own response, to be handed out for `response`."""
     native = response.native
     if len(response.extensions) > 1:
-        native.extensions.update({k: v for k, v in response.extensions.items() if k not in native.extensions})
+        for name, value in response.extensions.items():
+            native.extensions.setdefault(name, value)
     _observe(exchange, neutral, response)
     return native
 

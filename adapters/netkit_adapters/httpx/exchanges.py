@@ -16,63 +16,30 @@ from typing import TYPE_CHECKING, Any
 
 from netkit.errors import TransportError
 from netkit_adapters.httpx.failures import to_native
-from netkit_adapters.httpx.streams import AsyncBody, SyncBody
+from netkit_adapters.httpx.streams import AsyncBody, NativeBody, SyncBody
 
 if TYPE_CHECKING:
     from netkit.http2 import Exchange, SyncExchange
+    from netkit_adapters.httpx.chain import Wiring
 
-__all__ = ["AsyncExchangeBody", "AsyncReader", "NetworkInfo", "SyncExchangeBody", "SyncReader"]
-
-
-class SyncReader:
-    """Takes the place of a native stream for threads."""
-
-    __slots__ = ("exchange",)
-
-    def __init__(self, exchange: SyncExchange) -> None:
-        self.exchange = exchange
-
-    def __iter__(self) -> Iterator[bytes]:
-        read = self.exchange.read_chunk
-        while data := read():
-            yield data
-
-    def close(self) -> None:
-        self.exchange.close()
-
-    leave = close
+__all__ = ["AsyncExchangeBody", "NetworkInfo", "SyncExchangeBody"]
 
 
-class AsyncReader:
-    """Takes the place of a native stream for tasks."""
-
-    __slots__ = ("exchange",)
-
-    def __init__(self, exchange: Exchange) -> None:
-        self.exchange = exchange
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        read = self.exchange.read_chunk
-        while data := await read():
-            yield data
-
-    def close(self) -> None:
-        """Leave now where this is the exchange's loop, else in its next turn."""
-        exchange = self.exchange
-        if asyncio._get_running_loop() is exchange._loop:
-            exchange.close()
-        else:
-            self.leave()
-
-    def leave(self) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop is closed, and its connections with it
-            self.exchange._loop.call_soon_threadsafe(self.exchange.close)
+def _fill(body: NativeBody, exchange: Any, headers: Any, wiring: Wiring) -> None:
+    # As the constructors of the base classes, all at once: every small request pays for this.
+    body._on_chunk, body._on_end, body._on_release = [], [], []
+    body.ended = body.released = body._closed = False
+    body.error = body._kept = None
+    body._inner, body._headers, body._wiring, body._seen = exchange, headers, wiring, 0
 
 
 class SyncExchangeBody(SyncBody):
-    """For threads; the per-stack class adds the native stream type."""
+    """For threads; the per-stack class adds the native stream type. `_inner` is the exchange."""
 
     __slots__ = ()
+
+    def __init__(self, exchange: SyncExchange, headers: Any, wiring: Wiring) -> None:
+        _fill(self, exchange, headers, wiring)
 
     def failure(self, error: BaseException) -> BaseException:
         return error
@@ -81,7 +48,7 @@ class SyncExchangeBody(SyncBody):
         if self._kept is not None:
             yield from self.kept()
             return
-        read = self._inner.exchange.read_chunk
+        read = self._inner.read_chunk
         try:
             while data := read():
                 yield self.chunk(data)
@@ -92,25 +59,48 @@ class SyncExchangeBody(SyncBody):
             self.end(error)
             raise to_native(self._wiring.stack, error) from (error.__cause__ or error)
         except BaseException as error:
-            self._inner.close()
-            self.end(error)
+            self.close_for(error)
             raise
         self._closed = True
         self.end()
+
+    async def read(self) -> bytes:
+        if self._kept is not None:
+            return b"".join(self._kept)
+        chunks = []
+        try:
+            while data := self._inner.read_chunk():
+                chunks.append(self.chunk(data))
+        except BaseException as error:
+            self.close_for(error)
+            raise
+        content = self.keep(chunks)
+        self._closed = True
+        self.end()
+        return content
+
+    def close_for(self, error: BaseException) -> None:
+        self._closed = True
+        self._inner.close()
+        self.end(error)
 
     async def discard(self) -> None:
         self.close()
 
     def __del__(self) -> None:
         if not self.ended:
-            self._inner.leave()
+            self._inner.close()
             super().__del__()
 
 
 class AsyncExchangeBody(AsyncBody):
-    """For tasks; the per-stack class adds the native stream type."""
+    """For tasks; the per-stack class adds the native stream type. `_inner` is the exchange."""
 
     __slots__ = ()
+
+    def __init__(self, exchange: Exchange, headers: Any, wiring: Wiring) -> None:
+        _fill(self, exchange, headers, wiring)
+        self._loop = exchange._loop
 
     def failure(self, error: BaseException) -> BaseException:
         return error
@@ -120,7 +110,7 @@ class AsyncExchangeBody(AsyncBody):
             for chunk in self.kept():
                 yield chunk
             return
-        exchange = self._inner.exchange
+        exchange = self._inner
         try:
             if exchange.ended and exchange.error is None and not exchange.held:
                 chunks = exchange.chunks
@@ -136,23 +126,50 @@ class AsyncExchangeBody(AsyncBody):
             self.end(error)
             raise to_native(self._wiring.stack, error) from (error.__cause__ or error)
         except BaseException as error:
-            self._inner.close()
-            self.end(error)
+            self.close_for(error)
             raise
         self._closed = True
         self.end()
 
+    async def read(self) -> bytes:
+        if self._kept is not None:
+            return b"".join(self._kept)
+        chunks = []
+        try:
+            while data := await self._inner.read_chunk():
+                chunks.append(self.chunk(data))
+        except BaseException as error:
+            self.close_for(error)
+            raise
+        content = self.keep(chunks)
+        self._closed = True
+        self.end()
+        return content
+
+    def close_for(self, error: BaseException) -> None:
+        self._closed = True
+        self._inner.close()
+        self.end(error)
+
     async def _close(self) -> None:
         if not self._closed:
             self._closed = True
-            self._inner.close()
+            if asyncio._get_running_loop() is self._loop:
+                self._inner.close()
+            else:
+                self._leave()
+
+    def _leave(self) -> None:
+        """Leave from wherever this is: in the next turn of the exchange's own loop."""
+        with contextlib.suppress(RuntimeError):  # the loop is closed, and its connections with it
+            self._loop.call_soon_threadsafe(self._inner.close)
 
     async def discard(self) -> None:
         await self.aclose()
 
     def __del__(self) -> None:
         if not self.ended:
-            self._inner.leave()
+            self._leave()
             super().__del__()
 
 

@@ -24,7 +24,6 @@ from netkit.http2.port import could_not_connect
 from netkit.http2.upload import HIGH
 from netkit.messages import Body, Response
 from netkit_adapters.httpx.chain import reap, reap_async
-from netkit_adapters.httpx.exchanges import AsyncReader, SyncReader
 from netkit_adapters.httpx.messages import response_headers
 from netkit_adapters.httpx.negotiation import Negotiation
 
@@ -191,9 +190,8 @@ def _of_the_body(wiring: Wiring, error: BaseException) -> BaseException:
 
 def _respond(wiring: Wiring, outcome: Any) -> Response:
     """The neutral response, with the native one inside it."""
-    reader: Any = AsyncReader(outcome) if wiring.asynchronous else SyncReader(outcome)
     status, headers = outcome.status, outcome.headers
-    body = wiring.exchanged(reader, headers, wiring)
+    body = wiring.exchanged(outcome, headers, wiring)
     native = wiring.stack.native.Response(
         status,
         headers=headers,

@@ -24,6 +24,15 @@ __all__ = ["Exchange", "native_response", "response_headers"]
 _NO_TIMEOUT = Timeout()
 
 
+class _Unfrozen(Request):
+    """A request while it is being filled in: setting seven fields one by one past `Request.__setattr__` costs more
+    than the rest of `begin`."""
+
+    __slots__ = ()
+
+    __setattr__ = object.__setattr__  # type: ignore[assignment]
+
+
 class Exchange:
     """One hop of a client's call: what `Request.native` holds. `transport` is what the client picked for its URL,
     `pick` how it picks for another one.
@@ -60,7 +69,10 @@ class Exchange:
         self.body = body_of(self.wiring.stack, native)
         self.timeout = _timeout(native.extensions.get("timeout"))
         extensions: dict[str, Any] = {}
-        request = Request(native.method, self.url, self.headers, self.body, self.timeout, extensions, self)
+        request: Request = object.__new__(_Unfrozen)
+        request.method, request.url, request._headers = native.method, self.url, self.headers
+        request.body, request.timeout, request.extensions, request.native = self.body, self.timeout, extensions, self
+        request.__class__ = Request
         self.call: Call = self.wiring.edge.begin(request)
         extensions["call"] = self.call
         return request

@@ -12,6 +12,7 @@ from __future__ import annotations
 import ssl
 import threading
 import weakref
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from netkit_adapters.httpx.stack import Stack
 
 __all__ = ["Place", "Route", "Routes", "Seams"]
+
+MAX_TRANSPORTS: Final = 256
 
 MAX_PLACES: Final = 1024
 """Origins kept per transport; beyond it they are made anew."""
@@ -44,12 +47,14 @@ class Place:
 
 
 class Route:
-    """What one transport's settings come to. `cleartext`: it speaks HTTP/2 without TLS, as its user asked."""
+    """What one transport's settings come to. `usable`: the engine can take it; `cleartext`: it speaks HTTP/2 without
+    TLS, as its user asked."""
 
-    def __init__(self, pool: Any, context: ssl.SSLContext, proxy: ProxySpec | None) -> None:
+    def __init__(self, pool: Any, context: ssl.SSLContext, proxy: ProxySpec | None, *, usable: bool = True) -> None:
         self.pool = pool
         self.context = context
         self.proxy = proxy
+        self.usable = usable
         self.offering = Offering(context, ["http/1.1", "h2"] if pool._http2 else ["http/1.1"])
         self.cleartext: bool = proxy is None and pool._http2 and not pool._http1
         self._places: dict[tuple[Any, ...], Place] = {}
@@ -84,26 +89,40 @@ class Seams:
 
     def __init__(self, stack: Stack, transport: type, *, asynchronous: bool) -> None:
         core, prefix = stack.core, "Async" if asynchronous else ""
+        self.transport: Any = transport
         self.pool: Any = getattr(core, f"{prefix}ConnectionPool")
         self.proxy: Any = getattr(core, f"{prefix}HTTPProxy")
         self.backend = type(self.pool()._network_backend)
         self.send = "handle_async_request" if asynchronous else "handle_request"
         client = stack.async_client if asynchronous else stack.client
         self.pick = client._transport_for_url  # type: ignore[attr-defined]
-        self._held = (
-            (transport, self.send),
-            (self.pool, self.send),
-            (self.proxy, self.send),
-            (self.backend, "connect_tcp"),
-            (client, "_transport_for_url"),
-        )
-        self._originals = tuple(getattr(owner, name) for owner, name in self._held)
+        owners = transport, self.pool, self.proxy, self.backend, client
+        self.are_untouched = (_async_watch if asynchronous else _watch)(*owners)
+        """Whether all that stands there is what stood there at import; asked for each request."""
 
-    def are_untouched(self) -> bool:
-        for (owner, name), original in zip(self._held, self._originals, strict=True):
-            if getattr(owner, name) is not original:
-                return False
-        return True
+
+def _watch(transport: Any, pool: Any, proxy: Any, backend: Any, client: Any) -> Callable[[], bool]:
+    send, of_pool, of_proxy = transport.handle_request, pool.handle_request, proxy.handle_request
+    connect, pick = backend.connect_tcp, client._transport_for_url
+    return lambda: (
+        transport.handle_request is send
+        and pool.handle_request is of_pool
+        and proxy.handle_request is of_proxy
+        and backend.connect_tcp is connect
+        and client._transport_for_url is pick
+    )
+
+
+def _async_watch(transport: Any, pool: Any, proxy: Any, backend: Any, client: Any) -> Callable[[], bool]:
+    send, of_pool = transport.handle_async_request, pool.handle_async_request
+    of_proxy, connect, pick = proxy.handle_async_request, backend.connect_tcp, client._transport_for_url
+    return lambda: (
+        transport.handle_async_request is send
+        and pool.handle_async_request is of_pool
+        and proxy.handle_async_request is of_proxy
+        and backend.connect_tcp is connect
+        and client._transport_for_url is pick
+    )
 
 
 class Routes:
@@ -114,7 +133,8 @@ class Routes:
         self._asynchronous = asynchronous
         self._seams = seams
         self._driver = weakref.ref(pool)
-        self._known: weakref.WeakKeyDictionary[Any, Route | None] = weakref.WeakKeyDictionary()
+        self._known: dict[int, Route] = {}
+        """By id of the transport; which one it is, its pool tells, which the route keeps alive."""
         self._proxy_context: ssl.SSLContext | None = None
         self._lock = threading.Lock()
         fork.register(self)
@@ -127,17 +147,14 @@ class Routes:
         seams = self._seams
         if not seams.are_untouched() or getattr(pick, "__func__", None) is not seams.pick:
             return None
-        try:
-            route = self._known[transport]
-        except (KeyError, TypeError):  # TypeError: one of the user's own that cannot be referred to weakly
-            route = self._settle(transport)
-        if route is None:
+        if type(transport) is not seams.transport:
             return None
         pool = transport._pool
-        if seams.send in transport.__dict__ or seams.send in pool.__dict__:
-            return None
-        if pool is not route.pool or pool._ssl_context is not route.context:
+        route = self._known.get(id(transport))
+        if route is None or pool is not route.pool or pool._ssl_context is not route.context:
             route = self._settle(transport)
+        if route is None or not route.usable or seams.send in transport.__dict__ or seams.send in pool.__dict__:
+            return None
         return route
 
     def limited(self, options: Http2Options) -> Http2Options:
@@ -156,12 +173,14 @@ class Routes:
         pool = transport._pool
         with self._lock:
             # Threads of a cold burst get here together: two routes would be two keys, with a handshake each.
-            route = self._known.get(transport)
+            route = self._known.get(id(transport))
             if route is None or pool is not route.pool or pool._ssl_context is not route.context:
-                route = self._known[transport] = self._made(pool, settings)
+                if len(self._known) >= MAX_TRANSPORTS:
+                    self._known.clear()
+                route = self._known[id(transport)] = self._made(pool, settings)
             return route
 
-    def _made(self, pool: Any, settings: dict[str, Any]) -> Route | None:
+    def _made(self, pool: Any, settings: dict[str, Any]) -> Route:
         context = pool._ssl_context
         if (
             pool._uds is not None
@@ -172,12 +191,10 @@ class Routes:
             or not can_offer(context, asynchronous=self._asynchronous)
             or getattr(pool, "_proxy", None) is not None
         ):
-            return None
-        if type(pool) is self._seams.pool:
-            return Route(pool, context, None)
+            return Route(pool, context, None, usable=False)
         if type(pool) is self._seams.proxy:
             return Route(pool, context, self._proxy(pool))
-        return None
+        return Route(pool, context, None, usable=type(pool) is self._seams.pool)
 
     def _proxy(self, pool: Any) -> ProxySpec:
         """An HTTP proxy, reached by TLS or not, that is asked for a tunnel as httpcore asks."""

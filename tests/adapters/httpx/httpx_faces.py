@@ -38,6 +38,11 @@ class Face:
     def HTTPTransport(self) -> Any:
         return self.native.AsyncHTTPTransport if self.asynchronous else self.native.HTTPTransport
 
+    def backend(self, transport: Any) -> Any:
+        """What opens the sockets of a stock transport, netkit's part of it aside."""
+        found = transport._pool._network_backend
+        return getattr(found, "_netkit_inner", found)
+
     def run(self, result: Any) -> Any:
         """The outcome of a call: in the async world, of awaiting it."""
         if self._runner is None:
