@@ -16,6 +16,7 @@ from types import FrameType
 from typing import Any
 
 from netkit.errors import FailureKind, NetkitError, TransportError, Verdict
+from netkit.http2 import Code
 from netkit_adapters.httpx.stack import Stack
 
 __all__ = ["classify", "to_native"]
@@ -93,6 +94,12 @@ def _frames(error: BaseException) -> Iterator[FrameType]:
         step = step.tb_next
 
 
+def _message(error: TransportError) -> str:
+    """What it says, with the HTTP/2 error code where there was one."""
+    text, code = str(error), error.details.get("code")
+    return text if code is None or f"({code})" in text else f"{text}: {Code.name(code)}"
+
+
 def to_native(stack: Stack, error: NetkitError) -> BaseException:
     """What the caller of the stack gets to see for `error`: the native exception, or one that is both."""
     if isinstance(error, TransportError) and error.native is not None:
@@ -106,7 +113,7 @@ def to_native(stack: Stack, error: NetkitError) -> BaseException:
             # A stream that its server reset is a matter of the protocol to httpx, a lost connection one of reading.
             spoken = error.kind is FailureKind.RESET and "code" in error.details
             face = stack.kinds.get(FailureKind.PROTOCOL if spoken else error.kind, face)
-        made = face(str(error), kind=error.kind, verdict=error.verdict, **error.details)
+        made = face(_message(error), kind=error.kind, verdict=error.verdict, **error.details)
         made.attempts = error.attempts
     else:
         made = face(str(error))

@@ -375,10 +375,13 @@ def test_a_reset_in_the_body(face: Face, gpu: MockGPU) -> None:
 def test_what_the_server_refused_is_sent_again_unseen(face: Face, gpu: MockGPU) -> None:
     client = face.client(gpu, plugins=PLAIN)
     face.run(client.get("/v1/models"))
-    gpu.faults.push([faults.ResetStream(code=Code.REFUSED_STREAM), faults.GoAway(last_stream=0)])
-    for _ in range(2):
+    for fault in (faults.ResetStream(code=Code.REFUSED_STREAM), faults.GoAway(last_stream=0)):
+        gpu.faults.push(fault)
         assert face.run(client.post(PATH, json=EMBED)).status_code == 200
     assert [record.status for record in gpu.log.requests] == [200, None, 200, None, 200]
+    gpu.faults.push(faults.ResetStream(code=Code.REFUSED_STREAM, times=2))
+    with pytest.raises(face.native.RemoteProtocolError, match=r"REFUSED_STREAM \(7\)"):
+        face.run(client.post(PATH, json=EMBED))
 
 
 def test_an_early_answer_to_a_large_upload(face: Face, gpu: MockGPU) -> None:
@@ -435,7 +438,7 @@ async def test_a_cancelled_task_resets_its_stream_only(stack: str, gpu: MockGPU)
     async with face.Client(verify=context_of(gpu), base_url=gpu.url) as client:
         await client.get("/v1/models")
         gpu.faults.push(gate)
-        task = asyncio.create_task(client.post(PATH, json=EMBED))
+        task = asyncio.create_task(client.get("/v1/models"))
         await asyncio.to_thread(gate.wait_for, 1)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):

@@ -16,7 +16,7 @@ openai = pytest.importorskip("openai")
 MESSAGES: Any = [{"role": "user", "content": "hello"}]
 
 
-def test_sync(gpu: MockGPU) -> None:
+def test_sync(gpu: MockGPU, http: str) -> None:
     client = httpx2.Client(verify=ssl.create_default_context(cafile=str(gpu.ca_file)))
     sdk = openai.OpenAI(api_key="k", base_url=f"{gpu.url}/v1", http_client=client)
     made = sdk.embeddings.create(model="mock-embed", input=["a", "b"], encoding_format="float")
@@ -27,12 +27,13 @@ def test_sync(gpu: MockGPU) -> None:
     assert text
     whole = sdk.chat.completions.create(model="mock-chat", messages=MESSAGES, max_tokens=4)
     assert text == whole.choices[0].message.content
+    assert {record.protocol for record in gpu.log.requests} == {f"HTTP/{http}"}
     assert stats(client).requests.total == 3
     assert stats(client).requests.in_flight == 0
     sdk.close()
 
 
-async def test_async(gpu: MockGPU) -> None:
+async def test_async(gpu: MockGPU, http: str) -> None:
     client = httpx2.AsyncClient(verify=ssl.create_default_context(cafile=str(gpu.ca_file)))
     sdk = openai.AsyncOpenAI(api_key="k", base_url=f"{gpu.url}/v1", http_client=client)
     made = await sdk.embeddings.create(model="mock-embed", input="a", encoding_format="float")
@@ -40,6 +41,7 @@ async def test_async(gpu: MockGPU) -> None:
     events = await sdk.chat.completions.create(model="mock-chat", messages=MESSAGES, stream=True, max_tokens=4)
     text = "".join([event.choices[0].delta.content or "" async for event in events if event.choices])
     assert text
+    assert {record.protocol for record in gpu.log.requests} == {f"HTTP/{http}"}
     assert stats(client).requests.total == 2
     assert stats(client).requests.in_flight == 0
     await sdk.close()
