@@ -69,13 +69,15 @@ class HttpxHttp2:
         extensions = exchange.native.extensions
         if "trace" in extensions:
             return None
-        for name, _ in headers:
-            if len(name) == 7 and name.lower() == b"upgrade":
-                return None
         # httpcore does not pass it on through a tunnel.
         place = route.place(url, scheme, extensions.get("sni_hostname") if route.proxy is None else None)
         if self._http1 and self._knows_http1(place):
             return None
+        if headers is None:
+            headers = exchange.native.headers.raw
+        for name, _ in headers:
+            if len(name) == 7 and name.lower() == b"upgrade":
+                return None
         body, timeout = request.body, request.timeout
         content: Any = body.content
         reopen = None

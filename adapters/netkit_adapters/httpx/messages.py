@@ -84,17 +84,18 @@ class Exchange:
             self._headers = Headers((k.decode(encoding), v.decode(encoding)) for k, v in self.native.headers.raw)
         return self._headers
 
-    def peek(self, request: Request) -> tuple[Any, Any, list[tuple[bytes, bytes]]]:
-        """The transport, native URL and raw headers for sending `request`; its body is not touched."""
+    def peek(self, request: Request) -> tuple[Any, Any, list[tuple[bytes, bytes]] | None]:
+        """The transport, native URL and raw headers for sending `request`, None where those are the native request's
+        own; its body is not touched."""
         native = self.native
         if (
             request.url is self.url
             and request.body is self.body
             and (request._headers is self._headers or request._headers == self.headers)
         ):
-            return self.transport, native.url, native.headers.raw
+            return self.transport, native.url, None
         transport, url, headers = self._addressed(request)
-        return transport, url, native.headers.raw if headers is native.headers else headers
+        return transport, url, None if headers is native.headers else headers
 
     def began(self, request: Request, instead: Body | None) -> None:
         """An attempt took from the request's body and came to nothing before the request was sent. `instead` is a

@@ -33,7 +33,10 @@ class NativeBody(ResponseBody):
     __slots__ = ("_closed", "_headers", "_inner", "_kept", "_seen", "_wiring")
 
     def __init__(self, inner: Any, headers: Any, wiring: Wiring) -> None:
-        super().__init__()
+        # With what the base class sets: each level of constructors costs every request.
+        self._on_chunk, self._on_end, self._on_release = [], [], []
+        self.ended = self.released = False
+        self.error = None
         self._inner = inner
         self._headers = headers
         self._wiring = wiring
@@ -142,8 +145,8 @@ class AsyncBody(NativeBody):
 
     __slots__ = ("_loop",)
 
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
+    def __init__(self, inner: Any, headers: Any, wiring: Wiring) -> None:
+        super().__init__(inner, headers, wiring)
         self._loop = current_loop()
 
     def is_here(self) -> bool:
