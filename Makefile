@@ -8,7 +8,7 @@ READY  := $(VENV)/.netkit-ready
 CLEAN  := env -u REQUESTS_CA_BUNDLE -u CURL_CA_BUNDLE -u SSL_CERT_FILE -u SSL_CERT_DIR \
           -u HTTP_PROXY -u HTTPS_PROXY -u ALL_PROXY -u NO_PROXY -u http_proxy -u https_proxy -u all_proxy -u no_proxy
 
-.PHONY: demo test check bench docs compat clean
+.PHONY: demo test check bench docs compat storm clean
 
 $(READY): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -38,6 +38,9 @@ bench: $(READY)
 
 compat: $(READY)
 	$(CLEAN) $(BIN)/python -m tests.compat
+
+storm: $(READY)
+	$(CLEAN) $(BIN)/python -m tests.storm
 
 docs: $(READY)
 	$(CLEAN) $(BIN)/python -m docs.build

@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ipaddress
 import socket
 import ssl
 from collections.abc import Callable
 from typing import Any, Final
+
+from aiohappyeyeballs import start_connection
 
 from netkit.errors import FailureKind, TransportError, Verdict
 from netkit.http2.options import ConnectSpec, ProxySpec
@@ -47,21 +50,35 @@ async def _tcp(
     server_hostname: str | None,
     factory: Callable[[], asyncio.BaseProtocol],
 ) -> tuple[Any, Any]:
-    extra: dict[str, Any] = {}
-    if isinstance(loop, asyncio.BaseEventLoop) and spec.happy_eyeballs_delay is not None:
-        extra["happy_eyeballs_delay"] = spec.happy_eyeballs_delay
+    sock = await _connect(loop, spec, host, port)
+    _socket_options(sock, spec)
+    return await loop.create_connection(factory, sock=sock, ssl=context, server_hostname=server_hostname)
+
+
+async def _connect(loop: asyncio.AbstractEventLoop, spec: ConnectSpec, host: str, port: int) -> socket.socket:
+    """A connected socket. Not asyncio's own race of addresses: cancelled at the wrong moment it loses a socket."""
+    local = None
     if spec.local_address is not None:
-        extra["local_addr"] = spec.local_address
-    transport, protocol = await loop.create_connection(
-        factory, host, port, ssl=context, server_hostname=server_hostname, **extra
+        local = await _addresses(loop, *spec.local_address)
+    addresses = await _addresses(loop, host, port)
+    return await start_connection(
+        addresses, local_addr_infos=local, happy_eyeballs_delay=spec.happy_eyeballs_delay, loop=loop
     )
-    _socket_options(transport.get_extra_info("socket"), spec)
-    return transport, protocol
+
+
+async def _addresses(loop: asyncio.AbstractEventLoop, host: str, port: int) -> list[Any]:
+    try:
+        address = ipaddress.ip_address(host)
+        if "%" in host:
+            raise ValueError("the interface's number is for the resolver to find")
+    except ValueError:
+        return await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    family = socket.AF_INET6 if address.version == 6 else socket.AF_INET
+    where = (host, port, 0, 0) if address.version == 6 else (host, port)
+    return [(family, socket.SOCK_STREAM, socket.IPPROTO_TCP, "", where)]
 
 
 def _socket_options(sock: Any, spec: ConnectSpec) -> None:
-    if sock is None:
-        return
     with contextlib.suppress(OSError):
         if spec.tcp_keepalive is not None:
             idle, interval, probes = spec.tcp_keepalive
