@@ -14,6 +14,7 @@ import contextlib
 import importlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -28,6 +29,8 @@ from tests.benchmarks.client import MODULES
 
 
 def main() -> int:
+    # Ended from outside it cleans up as well.
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks", description=__doc__.partition("\n")[0])
     parser.add_argument("--only", default=",".join(MODULES), help="workloads, comma-separated")
     parser.add_argument("--faces", default="", help="contenders, comma-separated; default: all")

@@ -22,7 +22,7 @@ from types import ModuleType
 from typing import Any
 
 from tests.benchmarks.cases import Case, Goal
-from tests.benchmarks.servers import REPOSITORY, Granian, Nginx, Seen
+from tests.benchmarks.servers import REPOSITORY, Granian, Nginx, Seen, die_with_parent
 
 __all__ = ["PEERS", "Outcome", "Spread", "Verdict", "calibrate", "judge", "run", "spread"]
 
@@ -143,7 +143,15 @@ def _client(workload: str, case: Case, server: Nginx | Granian) -> dict[str, Any
     ]  # fmt: skip
     environment = {name: value for name, value in os.environ.items() if name.upper() not in _STEERING}
     try:
-        done = subprocess.run(command, cwd=REPOSITORY, env=environment, capture_output=True, text=True, timeout=180)
+        done = subprocess.run(
+            command,
+            cwd=REPOSITORY,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=180,
+            preexec_fn=die_with_parent,
+        )
     except subprocess.TimeoutExpired:
         return {"missing": "did not end within 180 s"}
     if not done.stdout:
@@ -163,13 +171,15 @@ def judge(goals: Iterable[Goal], outcomes: Iterable[Outcome]) -> list[Verdict]:
 
 def _value(goal: Goal, known: dict[tuple[str, int], Outcome]) -> Spread | None:
     own = known[goal.face, goal.concurrency].rounds
-    if goal.peer is None:
-        values = [result[goal.metric] for result in own if goal.metric in result]
-    else:
-        peer = known.get((goal.peer, goal.concurrency))
-        values = [
-            mine[goal.metric] / theirs[goal.metric]
-            for mine, theirs in zip(own, peer.rounds if peer else [], strict=False)
-            if theirs.get(goal.metric)
-        ]
+    peer = known.get((goal.peer or goal.face, goal.concurrency))
+    values = []
+    for mine, theirs in zip(own, peer.rounds if peer else [], strict=False):
+        # What failed has not done the work: its CPU says nothing.
+        failed = goal.metric != "errors" and (mine.get("errors") or theirs.get("errors"))
+        if failed or goal.metric not in mine:
+            continue
+        if goal.peer is None:
+            values.append(mine[goal.metric])
+        elif theirs.get(goal.metric):
+            values.append(mine[goal.metric] / theirs[goal.metric])
     return spread(values) if values else None

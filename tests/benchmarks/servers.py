@@ -27,7 +27,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Granian", "Nginx", "Seen", "granian", "missing", "nginx"]
+__all__ = ["Granian", "Nginx", "Seen", "die_with_parent", "granian", "missing", "nginx"]
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -194,7 +194,7 @@ def granian(root: Path) -> Iterator[Granian]:
 def _running(command: list[str], output: Path, port: int) -> Iterator[None]:
     with output.open("wb") as file:
         process = subprocess.Popen(
-            command, cwd=REPOSITORY, stdout=file, stderr=file, start_new_session=True, preexec_fn=_die_with_parent
+            command, cwd=REPOSITORY, stdout=file, stderr=file, start_new_session=True, preexec_fn=die_with_parent
         )
     try:
         deadline = time.monotonic() + 15
@@ -218,7 +218,8 @@ def _running(command: list[str], output: Path, port: int) -> Iterator[None]:
             process.wait()
 
 
-def _die_with_parent() -> None:
+def die_with_parent() -> None:
+    """In a child before it starts: let it end when the one who started it does, however that happens."""
     try:
         ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG: Linux only
     except (AttributeError, OSError):

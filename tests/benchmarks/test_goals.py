@@ -36,3 +36,17 @@ def test_a_goal_without_its_peer_is_not_measured() -> None:
     (verdict,) = judge([Goal("own", 1, "cpu_us", "peer", at_most=1.0)], [own])
     assert verdict.value is None
     assert verdict.met is None
+
+
+def test_a_round_with_errors_makes_no_ratio() -> None:
+    own, peer = Outcome(Case("own", 1, "h2")), Outcome(Case("peer", 1, "h2"))
+    own.rounds = [{"cpu_us": 1.0, "errors": 9}, {"cpu_us": 40.0, "errors": 0}]
+    peer.rounds = [{"cpu_us": 100.0, "errors": 0}, {"cpu_us": 100.0, "errors": 0}]
+    ratio, errors = judge(
+        [Goal("own", 1, "cpu_us", "peer", at_most=0.5), Goal("own", 1, "errors", at_most=0)], [own, peer]
+    )
+    assert ratio.value is not None
+    assert ratio.value.low == 0.4
+    assert errors.value is not None
+    assert errors.value.high == 9
+    assert errors.met is False
