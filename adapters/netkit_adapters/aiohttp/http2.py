@@ -149,7 +149,12 @@ class AiohttpHttp2:
                     native.sent = before
                     return None
             told = bool(req._traces) and await _announce(engine, target, req, fresh=fresh)
-            outcome, ends = await _send_within(engine, request, native, target)
+            ends: float | None = None
+            if request.timeout is native.timeout:
+                with req._timer:
+                    outcome = await engine.send(target)
+            else:
+                outcome, ends = await _send_within(engine, request, native, target)
         except TransportError as error:
             untouched = not isinstance(body, PayloadBody) or body.task is None
             if untouched and (could_not_connect(error) or error.details.get("reason") == "invalid_header"):
@@ -228,20 +233,16 @@ def _answer(outcome: H2Exchange, native: Exchange, req: ClientRequest, body: Any
 async def _send_within(engine: Engine, request: Request, native: Exchange, target: Hop2) -> tuple[Any, float | None]:
     """Send, and wait for the head within aiohttp's total time and what a layer has left of it."""
     req = target.req
-    if request.timeout is not native.timeout:
-        total = shorter(request.timeout.total, native.timeout.total)
-        if total is not None:
-            ends = req.loop.time() + total
-            try:
-                async with asyncio.timeout_at(ends) as scope:
-                    with req._timer:
-                        return await engine.send(target), ends
-            except TimeoutError as error:
-                if not scope.expired():
-                    raise
-                raise aiohttp.ServerTimeoutError(f"No answer in time from host {req.url}") from error
-    with req._timer:
-        return await engine.send(target), None
+    total = shorter(request.timeout.total, native.timeout.total)
+    ends = None if total is None else req.loop.time() + total
+    try:
+        async with asyncio.timeout_at(ends) as scope:
+            with req._timer:
+                return await engine.send(target), ends
+    except TimeoutError as error:
+        if not scope.expired():
+            raise
+        raise aiohttp.ServerTimeoutError(f"No answer in time from host {req.url}") from error
 
 
 def _detail(error: TransportError, native: Exchange, body: Any) -> None:

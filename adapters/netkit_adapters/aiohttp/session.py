@@ -29,7 +29,7 @@ from netkit_adapters.aiohttp.pool import AiohttpPool
 from netkit_adapters.aiohttp.transport import Hop, terminal
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Coroutine, Mapping
 
     from netkit.config import Config, PluginSettings
 
@@ -163,12 +163,13 @@ with warnings.catch_warnings():
             if not self._middlewares:
                 self._middlewares = wiring.only
 
-        async def _request(self, method: str, str_or_url: Any, **kwargs: Any) -> ClientResponse:
+        # Not a coroutine function: aiohttp's coroutine is handed on as it is.
+        def _request(self, method: str, str_or_url: Any, **kwargs: Any) -> Coroutine[Any, Any, ClientResponse]:
             session = self if self._loop is asyncio._get_running_loop() else self._netkit_here()
             wiring = self._netkit_wiring
             if self._middlewares is not wiring.only or "middlewares" in kwargs or not _OWN_LIMITS.isdisjoint(kwargs):
                 kwargs = _chained(self, wiring, kwargs)
-            return await Base._request(session, method, str_or_url, **kwargs)
+            return Base._request(session, method, str_or_url, **kwargs)
 
         async def _ws_connect(self, *args: Any, **kwargs: Any) -> Any:
             return await Base._ws_connect(self._netkit_here(), *args, **kwargs)
