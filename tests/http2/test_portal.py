@@ -298,7 +298,9 @@ def test_c76_forked_children_start_fresh(serve: Any, sync_engine_for: Any, certi
 
 
 SCRIPT = """
-import sys, threading, time, _thread
+import signal, sys, threading, time, _thread
+# A run in the background is born with SIGINT ignored, and would hand that on.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 sys.path.insert(0, {root!r})
 from netkit.http2 import SyncEngine
 from tests.http2.scripted import request_to
