@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from netkit_adapters.httpx.routes import Place, Routes
     from netkit_adapters.httpx.stack import Stack
 
-__all__ = ["HttpxHttp2"]
+__all__ = ["HttpxHttp2", "Recorded"]
 
 REMEMBER: Final = 600.0
 """Seconds for which a server that chose HTTP/1.1 is not asked again, with whatever TLS settings."""
@@ -66,11 +66,11 @@ class HttpxHttp2:
             scheme == b"http" and route.proxy is None and (prior_knowledge or route.cleartext)
         ):
             return None
-        extensions = exchange.native.extensions
-        if "trace" in extensions:
+        asked = exchange.native.extensions
+        if "trace" in asked:
             return None
         # httpcore does not pass it on through a tunnel.
-        place = route.place(url, scheme, extensions.get("sni_hostname") if route.proxy is None else None)
+        place = route.place(url, scheme, asked.get("sni_hostname") if route.proxy is None else None)
         if self._http1 and self._knows_http1(place):
             return None
         if headers is None:
@@ -94,7 +94,7 @@ class HttpxHttp2:
             place.connect,
             request.method.encode("ascii"),
             place.authority,
-            extensions.get("target") or url.raw_path,
+            asked.get("target") or url.raw_path,
             headers,
             content or None,
             scheme=scheme,
