@@ -35,7 +35,14 @@ def mirror(name: str, original_name: str, adapter_name: str) -> None:
 
     Keys of `MIRROR` are names in the original, dotted for names in its submodules ("sessions.Session").
     """
-    original = importlib.import_module(original_name)
+    try:
+        original = importlib.import_module(original_name)
+    except ModuleNotFoundError as error:
+        if error.name != original_name:
+            raise
+        raise ModuleNotFoundError(
+            f"{name} needs {original_name}: install netkit-http[{original_name}]", name=original_name
+        ) from error
     replaced: dict[str, Any] = importlib.import_module(adapter_name).MIRROR
     module = sys.modules[name]
     _reflect(module, original)

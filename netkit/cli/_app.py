@@ -83,12 +83,6 @@ def demo(context: typer.Context) -> None:
     _forward("demo", context.args)
 
 
-@app.command(context_settings=FORWARD, add_help_option=False)
-def bench(context: typer.Context) -> None:
-    """Run the benchmark suite (`netkit bench --help`)."""
-    _forward("bench", context.args)
-
-
 def _forward(command: str, arguments: list[str]) -> None:
     """Hand the rest of the line to `netkit.cli.<command>.run(arguments)`, which returns the exit code."""
     module = f"netkit.cli.{command}"

@@ -112,6 +112,10 @@ class Config:
         """A new one with `plugins` on top. True: on as configured; False: off; a table: on, with these options."""
         if not plugins:
             return self
+        if not isinstance(plugins, Mapping):
+            raise ConfigError(
+                f"{source}: plugins must be a mapping of names to settings, not {type(plugins).__name__}"
+            )
         level = Level(source, {str(name): frozen_copy(setting) for name, setting in plugins.items()})
         return Config(self._document, self._variables, (*self._arguments, level), self.path)
 

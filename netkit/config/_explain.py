@@ -37,6 +37,9 @@ def explain(config: Config, registry: Registry, *, routes: Sequence[int] = ()) -
     order, order_source = config.layers
     path = None if config.path is None else str(config.path)
     rows = [Setting("", "file", path, "read" if path else "no file found")]
+    if order_source == "default":
+        # The whole order, with places for what this version lacks, is in netkit.plugins; here stands what can be on.
+        order = tuple(name for name in order if name in registry.names())
     rows.append(Setting("", "layers", list(order), order_source))
     choices = config.choices(registry, routes=routes)
     steps = {step.name: step for step in config.plan(registry, routes=routes).steps}

@@ -41,12 +41,16 @@ class Choice:
 
 
 def choose(levels: Iterable[Level]) -> dict[str, Choice]:
-    """Plugin name → choice, in the order in which they were first named. A table switches on, as True does."""
+    """Plugin name → choice, in the order in which they were first named. A table switches on, as True does; but an
+    option in the environment only tunes what a file has switched off: it must not undo a route's `retry = false`."""
     choices: dict[str, Choice] = {}
     for level in levels:
         for name, setting in level.settings.items():
-            choice = choices.setdefault(name, Choice(False, level))
-            choice.on, choice.switch = setting is not False, level
+            known = choices.get(name)
+            choice = known or choices.setdefault(name, Choice(False, level))
+            only_tunes = level.text and isinstance(setting, Mapping) and known is not None and not known.on
+            if not only_tunes:
+                choice.on, choice.switch = setting is not False, level
             if isinstance(setting, Mapping):
                 choice.values.update(dict.fromkeys(setting, level))
     return choices

@@ -155,7 +155,7 @@ def test_version_help_and_wrong_use(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--version"]) == 0
     assert capsys.readouterr().out.startswith("netkit ")
     assert main(["--help"]) == 0
-    assert {"config", "plugins", "mock-gpu", "demo", "bench"} <= set(capsys.readouterr().out.split())
+    assert {"config", "plugins", "mock-gpu", "demo"} <= set(capsys.readouterr().out.split())
     assert main(["nope"]) == 2
     assert main(["config", "--nope"]) == 2
 

@@ -253,3 +253,17 @@ def test_explain_shows_no_secret(known: Registry) -> None:
     told = repr(config.explain(known)) + repr(config)
     assert "s3cret" not in told
     assert "rediss://***@host/1" in told
+
+
+@pytest.mark.parametrize("off", [{"route": [{"match": "https://h/chat", "retry": False}]}, {"retry": False}])
+def test_an_option_in_the_environment_does_not_undo_an_off(known: Registry, off: dict[str, Any]) -> None:
+    """A generation is billed twice when it is sent twice: `retry = false` for its route has to hold."""
+    said = Config.from_mapping({"retry": {"attempts": 4}, **off} if "route" in off else off)
+    routes = (0,) if "route" in off else ()
+    tuned = Config(said._document, (("NETKIT_RETRY__ATTEMPTS", "2"),))
+    assert "retry" not in names(said, known, routes=routes)
+    assert "retry" not in names(tuned, known, routes=routes)
+    if routes:
+        assert options(tuned, known, "retry").attempts == 2
+    switched = Config(said._document, (("NETKIT_RETRY", "true"),))
+    assert "retry" in names(switched, known, routes=routes)

@@ -54,7 +54,7 @@ def _is_silent() -> bool:
     variables: Any = getattr(os.environ, "_data", None)
     if not _READABLE or not isinstance(variables, dict):
         return False
-    if _ORIGINALS != (_sessions.get_netrc_auth, _sessions.get_environ_proxies):
+    if (_sessions.get_netrc_auth, _sessions.get_environ_proxies) != _ORIGINALS:
         return False  # somebody answers in the environment's place
     # One search over all names is several times faster than a question for each.
     if b"_proxy=" in b"=".join(variables).lower() + b"=":

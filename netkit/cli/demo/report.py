@@ -11,7 +11,7 @@ from typing import Any
 from netkit.cli.demo.flow import ROUND_TRIP_MS, STREAMS, FlowOutcome
 from netkit.cli.demo.ladder import Outcome, Step
 
-__all__ = ["page", "table"]
+__all__ = ["FLOW_HEAD", "FLOW_TITLE", "HEAD", "flow_table", "page", "table"]
 
 
 def _change(outcome: Outcome, first: Outcome) -> str:
@@ -111,11 +111,12 @@ def _bars(outcomes: Sequence[Outcome], steps: Sequence[Step], value: Any, unit: 
     for position, outcome in enumerate(outcomes):
         top, size = position * height, value(outcome)
         width = max(2.0, 480 * size / largest)
+        shown = f"{size:,.0f}" if float(size).is_integer() else f"{size:,.1f}"
         label = html.escape(f"{outcome.stack} · {titles[outcome.step]}")
         parts.append(
             f'<text x="0" y="{top + 17}">{label}</text>'
             f'<rect class="{"first" if outcome.step == 1 else "bar"}" x="250" y="{top + 4}" width="{width:.1f}" '
-            f'height="18" rx="3"/><text class="soft" x="{258 + width:.1f}" y="{top + 17}">{size:,.1f} {unit}</text>'
+            f'height="18" rx="3"/><text class="soft" x="{258 + width:.1f}" y="{top + 17}">{shown} {unit}</text>'
         )
     return (
         f'<svg viewBox="0 0 860 {height * len(outcomes)}" role="img" aria-label="bars in {unit}">'
