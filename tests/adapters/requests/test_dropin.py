@@ -344,3 +344,17 @@ def test_closing_twice_is_fine_and_reuse_after_close_works(gpu: MockGPU) -> None
     session.close()
     assert session.get(f"{gpu.url}/echo").ok
     session.close()
+
+
+def test_without_any_plugin_the_native_call_is_made_and_counted(gpu: MockGPU) -> None:
+    off = {"retry": False, "pool": False, "http2": False}
+    with netkit.Session(plugins=off) as session:
+        assert session.get(f"{gpu.url}/echo").ok
+        with pytest.raises(requests.ConnectionError):
+            session.get("http://127.0.0.1:1/")
+        stats = netkit.stats(session).requests
+        assert (stats.total, stats.attempts, stats.errors, stats.in_flight) == (2, 2, 1, 0)
+        seen: list[Any] = []
+        netkit.listen(session, seen.append)
+        assert session.get(f"{gpu.url}/echo").ok
+        assert len(seen) == 2
