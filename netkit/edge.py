@@ -126,10 +126,18 @@ class Edge:
         fork.register(self)
         self._has_routes = bool(self.config.routes)
         self.config.check(self._registry)
-        self._default = self._compose(self.config.plan(self._registry))
+        plan = self.config.plan(self._registry)
+        self._bare = not plan.steps and not self._has_routes
+        self._default = self._compose(plan)
 
     def after_fork_in_child(self) -> None:
         self._lock = threading.RLock()
+
+    @property
+    def is_bare(self) -> bool:
+        """Nothing stands between the caller and the stack's transport, and nobody listens: an adapter then makes the
+        native call itself and only counts it, up to its head."""
+        return self._bare and not self.emit and _overrides.get() is None
 
     def select(self, url: str) -> Send:
         """The chain for a request to `url` in the present context."""

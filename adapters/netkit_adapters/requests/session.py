@@ -134,6 +134,8 @@ class Session(Base):
         self.__dict__["trust_env"] = value
 
     def request(self, *args: Any, **kwargs: Any) -> requests.Response:
+        if not self.__dict__.get("trust_env", True):
+            return super().request(*args, **kwargs)
         with environment.look():
             return super().request(*args, **kwargs)
 

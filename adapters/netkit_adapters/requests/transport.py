@@ -52,6 +52,8 @@ class ChainedAdapter(BaseAdapter):
         if args:
             kwargs.update(zip(("stream", "timeout", "verify", "cert", "proxies"), args, strict=False))
         edge = self._netkit_wiring.edge
+        if edge.is_bare:
+            return self._netkit_plain(request, kwargs)
         neutral = to_request(request, self._netkit_adapter, kwargs, self._netkit_wiring)
         call = neutral.native.call = edge.begin(neutral)
         try:
@@ -82,6 +84,20 @@ class ChainedAdapter(BaseAdapter):
             raise to_native(failure, request)
         finally:
             del failure
+
+    def _netkit_plain(self, request: requests.PreparedRequest, arguments: dict[str, Any]) -> requests.Response:
+        """The native call, counted."""
+        meter = self._netkit_wiring.edge.meter
+        call = meter.begin()
+        meter.attempt(call)
+        try:
+            native = self._netkit_adapter.send(request, **arguments)
+        except BaseException as error:
+            call.end(error)
+            raise
+        call.end()
+        native.connection = self  # type: ignore[assignment]
+        return native
 
     def close(self) -> None:
         self._netkit_adapter.close()
