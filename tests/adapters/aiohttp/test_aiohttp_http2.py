@@ -424,6 +424,8 @@ async def tunnel(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, hea
             while data := await source.read(65536):
                 sink.write(data)
         sink.close()
+        with contextlib.suppress(OSError):
+            await sink.wait_closed()
 
     await asyncio.gather(copy(reader, downstream), copy(upstream, writer))
 
@@ -432,13 +434,19 @@ async def test_a_tunnel_of_a_proxy_carries_http2(
     alpn: MockGPU, trusting: ssl.SSLContext, open_session: OpenSession
 ) -> None:
     heads: list[bytes] = []
-    server = await asyncio.start_server(lambda r, w: tunnel(r, w, heads, alpn.port), "127.0.0.1", 0)
+    tunnels: list[asyncio.Task[None]] = []
+
+    def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        tunnels.append(asyncio.ensure_future(tunnel(reader, writer, heads, alpn.port)))
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
     proxy = f"http://user:secret@127.0.0.1:{server.sockets[0].getsockname()[1]}"
     session = open_session()
     async with session.get(f"{alpn.url}/echo", ssl=trusting, proxy=proxy, proxy_headers={"X-Via": "1"}) as answer:
         assert answer.version == HttpVersion(2, 0)
     await session.close()
     server.close()
+    await asyncio.gather(*tunnels)
     assert protocols(alpn) == ["HTTP/2"]
     assert len(heads) == 1
     assert b"Proxy-Authorization: Basic dXNlcjpzZWNyZXQ=" in heads[0]
@@ -455,7 +463,7 @@ async def test_an_attached_session_closes_its_connections(gpu: MockGPU) -> None:
 
 async def test_a_total_timeout_ends_a_stream_in_the_middle(gpu: MockGPU, open_session: OpenSession) -> None:
     session = open_session()
-    answer = await session.get(f"{gpu.url}/stream/inf?interval_ms=5", timeout=aiohttp.ClientTimeout(total=0.1))
+    answer = await session.get(f"{gpu.url}/stream/inf?interval_ms=5", timeout=aiohttp.ClientTimeout(total=0.6))
     with pytest.raises(TimeoutError):
         await answer.read()
     await gpu.log.wait_async(lambda log: log.requests[0].outcome == "client_reset", 5)
