@@ -122,6 +122,7 @@ class Edge:
         )
         self._instances: dict[tuple[str, Any], Layer] = {}
         self._chains: dict[tuple[tuple[int, ...], str], Send] = {}
+        self._observed: set[str] = set()
         self._lock = threading.RLock()
         fork.register(self)
         self._has_routes = bool(self.config.routes)
@@ -151,7 +152,7 @@ class Edge:
             plan = self.config.plan(self._registry, routes=routes, overrides=override.plugins if override else None)
             with self._lock:
                 if len(self._chains) >= MAX_CHAINS:
-                    del self._chains[next(iter(self._chains))]
+                    self._forget_chains()
                 chain = self._chains[key] = self._compose(plan)
         return chain
 
@@ -190,7 +191,8 @@ class Edge:
         for (name, _), layer in list(self._instances.items()):
             report = getattr(layer, "stats", None)
             if report is not None:
-                sections[name] = report()
+                # The default plan's instance came first; those of routes and overrides count for themselves.
+                sections.setdefault(name, report())
         pool = sections.pop("pool", None)
         if pool is None:
             counts = self.pool.counts() if self.pool is not None else None
@@ -225,6 +227,18 @@ class Edge:
         steps = self.config.plan(self._registry).steps
         return next((step.options for step in steps if step.registration.name == name), None)
 
+    def _forget_chains(self) -> None:
+        """Too many distinct routes and overrides: all but the default chain's layers are let go and made anew."""
+        plan = self.config.plan(self._registry)
+        keep = {(step.registration.name, step.options) for step in plan.steps}
+        dropped = [layer for key, layer in self._instances.items() if key not in keep]
+        self._instances = {key: layer for key, layer in self._instances.items() if key in keep}
+        self._chains.clear()
+        for layer in dropped:
+            close = getattr(layer, "close", None)
+            if close is not None:
+                close()
+
     def _compose(self, plan: Plan) -> Send:
         return compose([self._instance(step.registration, step.options) for step in plan.steps], self._terminal)
 
@@ -247,8 +261,10 @@ class Edge:
                 raise
             except Exception as error:
                 raise PluginError(f"plugin {registration.name!r} failed to build its layer: {error}") from error
-            for observer in self._registry.observers(registration.name):
-                self.emit.add(partial(_observe, observer))
+            if registration.name not in self._observed:
+                self._observed.add(registration.name)
+                for observer in self._registry.observers(registration.name):
+                    self.emit.add(partial(_observe, observer))
             self._instances[key] = layer
         return layer
 

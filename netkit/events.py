@@ -11,6 +11,7 @@ Example::
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -31,6 +32,7 @@ __all__ = [
 ]
 
 log = logging.getLogger("netkit")
+_registering = threading.Lock()
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True):
@@ -136,9 +138,16 @@ class Emitter:
 
     def add(self, listener: Callable[[Any], None]) -> Callable[[], None]:
         """Register `listener`; the returned function removes it (once; later calls do nothing)."""
-        self._listeners = (*self._listeners, listener)
+
+        # An object of its own for each registration: the same callback may be registered twice.
+        def registered(event: Any) -> None:
+            listener(event)
+
+        with _registering:
+            self._listeners = (*self._listeners, registered)
 
         def remove() -> None:
-            self._listeners = tuple(known for known in self._listeners if known is not listener)
+            with _registering:
+                self._listeners = tuple(known for known in self._listeners if known is not registered)
 
         return remove

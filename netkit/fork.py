@@ -43,4 +43,5 @@ def _in_child() -> None:
             log.exception("netkit: %s did not survive the fork", type(thing).__name__)
 
 
-os.register_at_fork(after_in_child=_in_child)
+if hasattr(os, "register_at_fork"):  # Windows has no fork
+    os.register_at_fork(after_in_child=_in_child)

@@ -5,12 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Final, overload
 
-__all__ = ["SECRET_HEADERS", "Headers"]
+__all__ = ["SECRET_HEADERS", "Headers", "is_secret"]
 
+_SECRET_PARTS: Final = ("token", "secret", "password", "api-key", "apikey", "authori", "authenti", "subscription-key")
 SECRET_HEADERS: Final = frozenset(
     {"authorization", "proxy-authorization", "cookie", "set-cookie", "api-key", "x-api-key", "x-auth-token"}
 )
 """Names whose values never appear in a repr, a log line, a span or an exception."""
+
+
+def is_secret(name: str) -> bool:
+    """Whether a header of this name carries a credential: those that are known, and those whose name says so."""
+    name = name.lower()
+    return name in SECRET_HEADERS or any(part in name for part in _SECRET_PARTS)
 
 
 class Headers:
@@ -95,5 +102,5 @@ class Headers:
     __hash__ = None  # type: ignore[assignment]
 
     def __repr__(self) -> str:
-        shown = [(k, "…" if k.lower() in SECRET_HEADERS else v) for k, v in self._pairs]
+        shown = [(k, "…" if is_secret(k) else v) for k, v in self._pairs]
         return f"Headers({shown!r})"

@@ -193,7 +193,9 @@ class Request(_Fields):
         raise AttributeError(f"Request is immutable: use replace({name}=…)")
 
     def __repr__(self) -> str:
-        return f"<Request {self.method} {self.url.partition('?')[0].rpartition('@')[2]}>"
+        scheme, _, rest = self.url.partition("?")[0].partition("://")
+        host, slash, path = rest.partition("/")
+        return f"<Request {self.method} {scheme}://{host.rpartition('@')[2]}{slash}{path}>"
 
 
 class ResponseBody(ABC):

@@ -9,6 +9,7 @@ Rules of this file:
 from __future__ import annotations
 
 import itertools
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -200,6 +201,6 @@ def _summary(window: list[float]) -> Latency:
         return Latency()
 
     def rank(share: float) -> float:
-        return values[min(len(values) - 1, int(share * len(values)))]
+        return values[max(0, math.ceil(share * len(values)) - 1)]
 
     return Latency(sum(values) / len(values), rank(0.5), rank(0.95), rank(0.99))

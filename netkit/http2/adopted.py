@@ -79,7 +79,11 @@ class AdoptedTransport:
             if not size:
                 self._end()
                 return
-            protocol.buffer_updated(size)
+            try:
+                protocol.buffer_updated(size)
+            except Exception as error:  # noqa: BLE001 - as asyncio: what the protocol raises ends its connection
+                self._fail(error)
+                return
         if not self._lost and sock.pending():
             # What OpenSSL holds already does not make the descriptor readable again.
             self._loop.call_soon(self._readable)

@@ -61,6 +61,9 @@ class ProxySpec(msgspec.Struct, frozen=True):
     authorization: str | None = None
     headers: tuple[tuple[str, str], ...] = ()
 
+    def __repr__(self) -> str:
+        return f"<ProxySpec {self.host}:{self.port}>"
+
 
 class ConnectSpec(msgspec.Struct, frozen=True):
     """Where and how to connect.

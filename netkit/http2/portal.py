@@ -18,9 +18,11 @@ from __future__ import annotations
 import _thread
 import asyncio
 import atexit
+import logging
 import os
 import ssl
 import threading
+import weakref
 from collections import deque
 from collections.abc import Callable
 from functools import partial
@@ -37,6 +39,7 @@ from netkit.http2.upload import HIGH, Fed
 
 __all__ = ["Portal", "SyncEngine", "SyncExchange", "portal"]
 
+log = logging.getLogger("netkit")
 _JOIN_SECONDS: Final = 2.0
 
 
@@ -49,7 +52,8 @@ class Portal:
         self._starting = threading.Lock()
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._engines: list[Engine] = []
+        # Weakly: an engine whose session is gone closes itself.
+        self._engines: tuple[weakref.ref[Engine], ...] = ()
         self._stopped = False
 
     def post(self, call: Callable[[], None]) -> None:
@@ -59,7 +63,11 @@ class Portal:
             self._signalled = True
             loop = self._loop
             if loop is None:
-                loop = self._start()
+                try:
+                    loop = self._start()
+                except BaseException:
+                    self._signalled = False
+                    raise
             try:
                 loop.call_soon_threadsafe(self._drain)
             except RuntimeError as error:
@@ -96,20 +104,28 @@ class Portal:
         self._signalled = False
         inbox = self._inbox
         while inbox:
-            inbox.popleft()()
-        for engine in self._engines:
-            reactor = engine._reactors.get(self._loop)  # type: ignore[arg-type]
+            call = inbox.popleft()
+            try:
+                call()
+            except Exception:
+                log.exception("netkit: a hand-over to the HTTP/2 loop failed")
+        for known in self._engines:
+            engine = known()
+            reactor = None if engine is None else engine._reactors.get(self._loop)  # type: ignore[arg-type]
             if reactor is not None:
                 reactor.flush()
 
     def attach(self, engine: Engine) -> None:
         """Flush this engine's connections right after each batch of hand-overs."""
-        if engine not in self._engines:
-            self._engines.append(engine)
+        with self._starting:
+            living = [known for known in self._engines if known() is not None]
+            if all(known() is not engine for known in living):
+                living.append(weakref.ref(engine))
+            self._engines = tuple(living)
 
     def detach(self, engine: Engine) -> None:
-        if engine in self._engines:
-            self._engines.remove(engine)
+        with self._starting:
+            self._engines = tuple(known for known in self._engines if known() not in (None, engine))
 
     def stop(self) -> None:
         """Close every connection, end the thread, close the loop. At interpreter exit."""

@@ -98,7 +98,8 @@ def _fresh_pool() -> None:
     _pool = _Pool()
 
 
-os.register_at_fork(after_in_child=_fresh_pool)
+if hasattr(os, "register_at_fork"):  # Windows has no fork
+    os.register_at_fork(after_in_child=_fresh_pool)
 
 
 class Asyncio:

@@ -19,7 +19,8 @@ from __future__ import annotations
 import dataclasses
 import sys
 import threading
-from collections.abc import Mapping
+import weakref
+from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 import msgspec
@@ -121,7 +122,7 @@ class Http2:
             with self._lock:
                 engine = self._engine
                 if engine is None:
-                    engine = self._engine = self._port.engine(self._options, self._on_event)
+                    engine = self._engine = self._port.engine(self._options, _weakly(self._on_event))
         return engine
 
     async def __call__(self, request: Request, send: Send) -> Response:
@@ -177,7 +178,8 @@ class Http2:
 
 def engine_options(options: Http2Options, pool: Any) -> EngineOptions:
     """The engine's options: this plugin's, and what it shares with `pool` where that is on."""
-    shared: dict[str, Any] = {}
+    # Without the pool plugin nobody is turned away and nothing is cut short that the caller did not limit.
+    shared: dict[str, Any] = {"connect_timeout": None, "acquire_timeout": None, "max_queue": sys.maxsize}
     if pool is not None:
         shared = {
             "connect_timeout": pool.connect_timeout,
@@ -194,6 +196,18 @@ def engine_options(options: Http2Options, pool: Any) -> EngineOptions:
         if field.name not in ("enabled", "machine")
     }
     return EngineOptions(machine=None if options.machine == "auto" else options.machine, **own, **shared)
+
+
+def _weakly(method: Callable[[str, Mapping[str, Any]], None]) -> Callable[[str, Mapping[str, Any]], None]:
+    """A listener that does not keep its layer, and with it the whole session, alive in the engine's loop."""
+    known = weakref.WeakMethod(method)
+
+    def tell(name: str, details: Mapping[str, Any]) -> None:
+        listener = known()
+        if listener is not None:
+            listener(name, details)
+
+    return tell
 
 
 async def _pass(request: Request, send: Send) -> Response:

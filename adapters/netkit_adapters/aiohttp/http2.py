@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from netkit.messages import Request, Response
     from netkit_adapters.aiohttp.messages import Exchange
 
-__all__ = ["AiohttpHttp2"]
+__all__ = ["AiohttpHttp2", "Hop2"]
 
 _DEFAULT: Final = timeout_of(DEFAULT_TIMEOUT)
 

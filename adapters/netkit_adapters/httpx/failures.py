@@ -101,7 +101,8 @@ def _message(error: TransportError) -> str:
 
 
 def to_native(stack: Stack, error: NetkitError) -> BaseException:
-    """What the caller of the stack gets to see for `error`: the native exception, or one that is both."""
+    """What the caller of the stack gets to see for `error`: the native exception; for what netkit itself decided one
+    that is both; for what went wrong on an HTTP/2 connection the native type for it, with `error` as its cause."""
     if isinstance(error, TransportError) and error.native is not None:
         return error.native
     face = next((stack.faces[kind] for kind in type(error).__mro__ if kind in stack.faces), None)
@@ -112,7 +113,11 @@ def to_native(stack: Stack, error: NetkitError) -> BaseException:
         if face is stack.faces[TransportError]:
             # A stream that its server reset is a matter of the protocol to httpx, a lost connection one of reading.
             spoken = error.kind is FailureKind.RESET and "code" in error.details
-            face = stack.kinds.get(FailureKind.PROTOCOL if spoken else error.kind, face)
+            kind = stack.kinds.get(FailureKind.PROTOCOL if spoken else error.kind, face)
+            plain: Any = next(base for base in kind.__bases__ if not issubclass(base, NetkitError))
+            made = plain(_message(error))
+            made.__cause__ = error
+            return made  # type: ignore[no-any-return]
         made = face(_message(error), kind=error.kind, verdict=error.verdict, **error.details)
         made.attempts = error.attempts
     else:

@@ -264,32 +264,22 @@ class RequestsHttp2:
 
     async def exchange(self, engine: SyncEngine, request: Request, target: H2Request) -> Response | None:
         native: Exchange = request.native
-        body = target.body
+        direct = target.connect.ssl is not None and target.connect.proxy is None
         try:
-            if target.connect.ssl is not None and target.connect.proxy is None:
-                if not self._negotiation.speaks_http2(engine, request, target):
-                    return None
-                if isinstance(body, Recorded):
-                    body.forget()
+            if direct and not self._negotiation.speaks_http2(engine, request, target):
+                return None
             outcome = engine.send(target)
         except BaseException as error:
             if could_not_connect(error):
+                _leave_to_native(native, request, target)
                 return None
-            native.begin(request)
+            native.begin(request, opens_body=False)
             raise
         if isinstance(outcome, Http1Only):
-            if isinstance(body, Recorded) and not target.replayable:
-                again = body.again()
-                if again is None:
-                    native.begin(request)
-                    raise TransportError(
-                        "the server asked for HTTP/1.1 when part of a body that cannot be sent twice was gone",
-                        kind=FailureKind.REFUSED,
-                        verdict=Verdict.REFUSED,
-                    )
-                native.instead(request, again)
+            self._negotiation.forget(target)
+            _leave_to_native(native, request, target)
             return None
-        _, prepared, arguments = native.begin(request)
+        _, prepared, arguments = native.begin(request, opens_body=False)
         if target.connect.ssl is not None and not arguments.get("verify", True):
             # urllib3 says so for each such request; a drop-in that kept silent would hide it.
             warnings.warn(
@@ -298,6 +288,25 @@ class RequestsHttp2:
                 stacklevel=2,
             )
         return respond(outcome, prepared)
+
+
+def _leave_to_native(native: Exchange, request: Request, target: H2Request) -> None:
+    """The stack's own transport sends it: the whole body, also where the engine has taken the first of it already."""
+    body = target.body
+    if not isinstance(body, Recorded) or not body.started:
+        return
+    if target.replayable:
+        native.attempted = True  # so that it is taken from its beginning
+        return
+    again = body.again()
+    if again is None:
+        native.begin(request, opens_body=False)
+        raise TransportError(
+            "the server asked for HTTP/1.1 when part of a body that cannot be sent twice was gone",
+            kind=FailureKind.REFUSED,
+            verdict=Verdict.REFUSED,
+        )
+    native.instead(request, again)
 
 
 def _reopened(body: Body) -> Iterator[bytes]:
@@ -405,8 +414,10 @@ class Recorded:
         self._chunks = chunks
         self._given: list[bytes] | None = []
         self._size = 0
+        self.started = False
 
     def __iter__(self) -> Iterator[bytes]:
+        self.started = True
         for chunk in self._chunks:
             if self._given is not None:
                 self._given.append(chunk)
@@ -414,10 +425,6 @@ class Recorded:
                 if self._size > self.LIMIT:
                     self._given = None
             yield chunk
-
-    def forget(self) -> None:
-        """The transport is settled: remember nothing (more)."""
-        self._given = None
 
     def again(self) -> Iterator[bytes] | None:
         """From its beginning, for the transport that has to send it instead; None when that is not known any more."""

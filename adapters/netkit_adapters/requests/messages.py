@@ -41,7 +41,17 @@ Prepared: TypeAlias = "tuple[BaseAdapter, requests.PreparedRequest, dict[str, An
 class Exchange:
     """One hop of a requests call: what `Request.native` holds."""
 
-    __slots__ = ("_changed", "adapter", "arguments", "attempted", "call", "prepared", "request", "wiring")
+    __slots__ = (
+        "_changed",
+        "_taken_over",
+        "adapter",
+        "arguments",
+        "attempted",
+        "call",
+        "prepared",
+        "request",
+        "wiring",
+    )
 
     def __init__(
         self,
@@ -56,6 +66,7 @@ class Exchange:
         self.wiring = wiring
         self.attempted = False
         self._changed: tuple[Request, Prepared] | None = None
+        self._taken_over = False
         self.request: Request
         self.call: Call
 
@@ -74,11 +85,16 @@ class Exchange:
         self._changed = (request, (adapter, prepared, arguments))
         return self._changed[1]
 
-    def begin(self, request: Request) -> Prepared:
-        """The same for an attempt that is made now: counted, and with the body at its beginning."""
+    def begin(self, request: Request, *, opens_body: bool = True) -> Prepared:
+        """The same for an attempt that is made now: counted, and with the body at its beginning, unless the sender
+        opens it by itself."""
         result = self.peek(request)
-        if self.attempted and request.body is self.request.body and self.request.body.content is None:
-            rewind_body(result[1])
+        body = request.body
+        if opens_body and body.content is None and not self._taken_over:
+            if body is not self.request.body:
+                result[1].body = body.open()  # type: ignore[assignment]
+            elif self.attempted:
+                rewind_body(result[1])
         self.attempted = True
         self.wiring.edge.meter.attempt(self.call)
         return result
@@ -88,6 +104,7 @@ class Exchange:
         adapter, prepared, arguments = self.peek(request)
         prepared = prepared.copy()
         prepared.body = body
+        self._taken_over = True
         self._changed = (request, (adapter, prepared, arguments))
 
     def _rebuilt(self, request: Request) -> requests.PreparedRequest:
@@ -108,8 +125,8 @@ class Exchange:
                 merged[_spelling(request.headers, name)] = request.headers[name]
             prepared.headers = merged
         if request.body is not original.body:
-            content = request.body.open()
-            prepared.body = content  # type: ignore[assignment]
+            # Bytes are there; anything else is opened for each attempt.
+            prepared.body = request.body.content
             prepared.headers.pop("Transfer-Encoding", None)
             if request.body.size is not None:
                 prepared.headers["Content-Length"] = str(request.body.size)

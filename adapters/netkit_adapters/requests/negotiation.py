@@ -32,6 +32,8 @@ __all__ = ["Negotiation"]
 REMEMBER: Final = 600.0
 """Seconds for which a server that chose HTTP/1.1 is not asked again."""
 
+MAX_ORIGINS: Final = 4096
+
 
 class Negotiation:
     """What is known of the origins of one session."""
@@ -68,9 +70,21 @@ class Negotiation:
         finally:
             lock.release()
 
+    def forget(self, target: H2Request) -> None:
+        """The server took its offer of HTTP/2 back."""
+        self._http2.discard(target.key)
+        self._http1[(target.connect.host, target.connect.port)] = time.monotonic() + REMEMBER
+
     def knows_http1(self, target: H2Request) -> bool:
         until = self._http1.get((target.connect.host, target.connect.port))
         return until is not None and time.monotonic() < until
+
+    def _bound(self) -> None:
+        """Beyond `MAX_ORIGINS` all is forgotten: it costs a negotiation each, nothing else."""
+        if len(self._http1) + len(self._http2) >= MAX_ORIGINS:
+            self._http1.clear()
+            self._http2.clear()
+            self._locks.clear()
 
     def _negotiate(self, engine: SyncEngine, request: Request, target: H2Request, limit: float | None) -> bool:
         exchange: Exchange = request.native
@@ -89,8 +103,10 @@ class Negotiation:
             return False
         if sock.selected_alpn_protocol() == "h2":
             engine.adopt(target, sock)
+            self._bound()
             self._http2.add(target.key)
             return True
+        self._bound()
         self._http1[(target.connect.host, target.connect.port)] = time.monotonic() + REMEMBER
         sock.settimeout(None)
         connection.sock = sock

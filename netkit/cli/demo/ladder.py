@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
@@ -74,7 +75,7 @@ class Outcome(msgspec.Struct, frozen=True):
     def percentile(self, share: float) -> float:
         """The nearest-rank percentile of the latencies; 0.0 when nothing succeeded."""
         ordered = sorted(self.latencies)
-        return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else 0.0
+        return ordered[max(0, math.ceil(share * len(ordered)) - 1)] if ordered else 0.0
 
 
 Advance = Callable[[], None]

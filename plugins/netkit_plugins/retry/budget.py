@@ -104,4 +104,5 @@ def forget_budgets() -> None:
     _budgets, _budgets_lock = {}, threading.Lock()
 
 
-os.register_at_fork(after_in_child=forget_budgets)
+if hasattr(os, "register_at_fork"):  # Windows has no fork
+    os.register_at_fork(after_in_child=forget_budgets)

@@ -84,7 +84,11 @@ class RetryLayer:
                     self._refused_resent += 1
         if outcome.error is not None:
             outcome.error.attempts = call.sent
-            raise outcome.error
+            try:
+                raise outcome.error
+            finally:
+                # The error's traceback holds this frame: without these names it holds no sockets.
+                del outcome, first, call
         response = outcome.response
         assert response is not None
         if call.sent > 1:

@@ -44,11 +44,12 @@ def watched(face: Face, gpu: MockGPU | None = None, **arguments: Any) -> tuple[A
 def expect(
     face: Face, client: Any, native: str, url: str, *, engine: bool = False, **arguments: Any
 ) -> BaseException:
-    """The call fails exactly as it does without netkit; with `engine`, as that type and netkit's own in one."""
+    """The call fails exactly as it does without netkit; with `engine`, as that type with netkit's error beneath."""
     with pytest.raises(getattr(face.native, native)) as caught:
         face.run(client.post(url, json=EMBED, **arguments))
     if engine:
-        assert isinstance(caught.value, errors.TransportError)
+        assert type(caught.value).__module__ == face.native.TransportError.__module__
+        assert isinstance(caught.value.__cause__, errors.TransportError)
     else:
         assert type(caught.value) is getattr(face.native, native)
         assert type(caught.value.__cause__).__module__.startswith("httpcore")
@@ -284,9 +285,6 @@ DECISIONS = [
     (errors.DeadlineExceeded("late"), "DeadlineExceeded", "TimeoutException"),
     (errors.BatchError("odd"), "BatchError", "RequestError"),
     (errors.ImageError("odd"), "ImageError", "RequestError"),
-    (errors.TransportError("h2", kind=FailureKind.READ_TIMEOUT), "TransportError", "ReadTimeout"),
-    (errors.TransportError("h2", kind=FailureKind.REFUSED), "TransportError", "RemoteProtocolError"),
-    (errors.TransportError("h2"), "TransportError", "TransportError"),
 ]
 
 
@@ -317,6 +315,32 @@ def test_decisions_of_netkit_are_both(face: Face, error: errors.NetkitError, neu
         assert (again.kind, again.verdict) == (error.kind, error.verdict)
     if isinstance(error, errors.CircuitOpen):
         assert found.retry_after == 3.0
+
+
+@pytest.mark.parametrize(
+    ("kind", "native"),
+    [
+        (FailureKind.READ_TIMEOUT, "ReadTimeout"),
+        (FailureKind.REFUSED, "RemoteProtocolError"),
+        (FailureKind.OTHER, "TransportError"),
+    ],
+)
+def test_failures_of_a_connection_are_native_with_their_cause(face: Face, kind: FailureKind, native: str) -> None:
+    beneath = ValueError("why")
+
+    async def fail(request: Any, send: Any) -> Any:
+        raise errors.TransportError("h2", kind=kind) from beneath
+
+    client = face.client(transport=face.transport(lambda request: pytest.fail("sent")), plugins=OFF)
+    edge = edge_of(client)
+    edge._default = compose([fail], edge._default)
+    with pytest.raises(getattr(face.native, native)) as caught:
+        face.run(client.get("http://host/"))
+    found: Any = caught.value
+    assert type(found) is getattr(face.native, native)
+    assert isinstance(found.__cause__, errors.TransportError)
+    assert found.__cause__.__cause__ is beneath
+    assert found.request.url == "http://host/"
 
 
 def test_config_and_plugin_errors_pass_unchanged(face: Face) -> None:

@@ -351,8 +351,8 @@ def test_a_reset_before_the_answer(face: Face, gpu: MockGPU) -> None:
     with pytest.raises(face.native.RemoteProtocolError, match=r"INTERNAL_ERROR \(2\)") as caught:
         face.run(client.post(PATH, json=EMBED))
     assert caught.value.request.url.path == PATH
-    assert isinstance(caught.value, errors.TransportError)
-    assert caught.value.verdict is errors.Verdict.AMBIGUOUS
+    assert isinstance(caught.value.__cause__, errors.TransportError)
+    assert caught.value.__cause__.verdict is errors.Verdict.AMBIGUOUS
     assert stats(client).requests.attempts == 1
 
 

@@ -83,7 +83,12 @@ def test_failures_on_the_wire_are_native_and_classified(gpu: MockGPU, name: str,
         if http == "2":
             failure = next(error for error in _causes(actual) if isinstance(error, TransportError))
         assert failure is not None
-        assert (failure.kind, failure.verdict) == (kind, verdict)
+        if (name, http) == ("fin", "2"):
+            # What was on its way to a server that has closed makes its kernel answer with a reset, sooner or later.
+            assert failure.kind in (FailureKind.DISCONNECTED, FailureKind.RESET)
+        else:
+            assert failure.kind is kind
+        assert failure.verdict is verdict
         assert netkit.stats(session).requests.errors == 1
         assert netkit.stats(session).requests.in_flight == 0
         assert netkit.stats(session).pool.in_use == 0

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import random
 import threading
 import warnings
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,7 @@ from requests.adapters import HTTPAdapter
 
 import netkit
 from netkit.errors import TransportError, Verdict
+from netkit.flow import compose
 from netkit.testing import MockGPU, faults
 
 PLAIN = {"retry": False}
@@ -308,3 +311,52 @@ def test_no_warning_is_left_behind(h2: MockGPU) -> None:
         session.verify = h2.ca_file or True
         for _ in range(3):
             session.get(f"{h2.url}/bytes/100000", stream=True)
+
+
+class _Resends:
+    """A layer that changes the body to one that is opened anew, and sends the request twice."""
+
+    async def __call__(self, request: Any, send: Any) -> Any:
+        changed = request.replace(body=netkit.Body.reopenable(lambda: iter([b"a", b"bc"]), 3))
+        first = await send(changed)
+        await first.discard()
+        return await send(changed)
+
+
+@pytest.mark.parametrize("plugins", [{**PLAIN, "http2": False}, PLAIN])
+def test_a_changed_body_is_whole_each_time_it_is_sent(h2: MockGPU, plugins: dict[str, Any]) -> None:
+    with netkit.Session(plugins=plugins) as session:
+        session.trust_env = False
+        session.verify = h2.ca_file or True
+        edge = session._netkit_wiring.edge
+        edge._default = compose([_Resends()], edge._default)
+        assert session.post(f"{h2.url}/echo", data=b"old").json()["body"] == "abc"
+    assert [request.body for request in h2.log.requests] == [b"abc", b"abc"]
+
+
+@pytest.mark.parametrize("one_shot", [False, True])
+def test_a_body_taken_in_vain_is_sent_whole_through_a_proxy(tmp_path: Path, one_shot: bool) -> None:
+    """Through a tunnel the engine asks what the server speaks while it takes the body already."""
+    from netkit.testing.conformance._proxy import Proxy
+
+    path = tmp_path / "body"
+    path.write_bytes(b"0123456789" * 1000)
+    with MockGPU(http="1.1", launch_ms=0) as gpu, closing(Proxy()) as proxy, netkit.Session() as session:
+        session.trust_env = False
+        session.verify = gpu.ca_file or True
+        session.proxies = {"https": proxy.url}
+        with path.open("rb") as file:
+            body: Any = iter([b"0123456789"] * 1000) if one_shot else file
+            assert session.post(f"{gpu.url}/upload", data=body).json()["size"] == 10_000
+        assert [request.body_size for request in gpu.log.requests] == [10_000]
+
+
+def test_a_session_that_is_dropped_closes_its_connections(h2: MockGPU) -> None:
+    session = netkit.Session()
+    session.trust_env = False
+    session.verify = h2.ca_file or True
+    assert session.get(f"{h2.url}/echo").ok
+    assert h2.stats().open_connections == 1
+    del session
+    gc.collect()
+    h2.log.wait(lambda log: all(connection.closed for connection in log.connections))
