@@ -254,8 +254,11 @@ class SyncExchange(Stream):
             except BaseException:
                 self.close()
                 raise
+            if not isinstance(chunk, (bytes, bytearray, memoryview)):
+                self.close()
+                raise TypeError(f"a request body yields bytes, not {type(chunk).__name__}")
             if chunk:
-                post(partial(fed.push, [chunk], False))
+                post(partial(fed.push, [bytes(chunk)], False))
                 ahead += len(chunk)
             if ahead >= HIGH:
                 self._wait_room()

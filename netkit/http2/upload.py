@@ -21,7 +21,7 @@ from netkit.http2.exchange import Stream
 if TYPE_CHECKING:
     from netkit.http2.connection import Connection
 
-__all__ = ["HIGH", "Fed", "start_upload"]
+__all__ = ["HIGH", "Fed", "LengthMismatch", "start_upload"]
 
 HIGH: Final = 256 << 10
 JOIN_SIZE: Final = 16 << 10
@@ -70,7 +70,7 @@ class _Joiner:
         self._total += len(chunk)
         length = self._stream.length
         if length is not None and self._total > length:
-            raise _Mismatch(f"the request body is longer than its content-length of {length}")
+            raise LengthMismatch(f"the request body is longer than its content-length of {length}")
         self._held.append(chunk)
         self._size += len(chunk)
         if self._size >= JOIN_SIZE:
@@ -81,7 +81,7 @@ class _Joiner:
     def finish(self) -> None:
         length = self._stream.length
         if length is not None and self._total != length:
-            raise _Mismatch(f"the request body has {self._total} bytes, its content-length says {length}")
+            raise LengthMismatch(f"the request body has {self._total} bytes, its content-length says {length}")
         self._feed(True)
         self.active = False
 
@@ -103,11 +103,13 @@ class _Joiner:
 
     def fail(self, error: BaseException) -> None:
         self.active = False
-        if isinstance(error, _Mismatch):
+        if isinstance(error, LengthMismatch):
             kind, message = FailureKind.BODY, str(error)
         else:
             kind, message = FailureKind.WRITE, f"the request body raised {type(error).__name__}"
-        failure = TransportError(message, kind=kind, verdict=Verdict.AMBIGUOUS, native=error, reason="request_body")
+        # What the caller's own body raised is what the caller has to see.
+        native = None if isinstance(error, LengthMismatch) else error
+        failure = TransportError(message, kind=kind, verdict=Verdict.AMBIGUOUS, native=native, reason="request_body")
         failure.__cause__ = error
         self._connection.give_up(self._stream, failure)
 
@@ -119,8 +121,8 @@ class _Joiner:
             self._timer = None
 
 
-class _Mismatch(Exception):
-    pass
+class LengthMismatch(Exception):
+    """A body of another length than its content-length says."""
 
 
 class _SyncPump:
@@ -237,7 +239,7 @@ class Fed:
                 joiner.add(chunk)
             if self._end:
                 joiner.finish()
-        except _Mismatch as error:
+        except LengthMismatch as error:
             joiner.fail(error)
 
     def broken(self, error: BaseException) -> None:

@@ -86,7 +86,8 @@ def respond(
         session=req._session,
         stream_writer=_WRITTEN if stream_writer is None else stream_writer,
     )
-    req.response = native  # type: ignore[assignment]
+    request: Any = req
+    request.response = native
     fields = exchange.headers
     try:
         headers = CIMultiDict([(name.decode(), value.decode()) for name, value in fields])

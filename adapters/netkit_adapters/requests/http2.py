@@ -11,6 +11,8 @@ Rules of this file:
 
 from __future__ import annotations
 
+import http.client
+import io
 import os
 import ssl
 import threading
@@ -23,6 +25,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 import requests
+import urllib3
 from requests.adapters import HTTPAdapter
 from requests.auth import _basic_auth_str
 from requests.cookies import extract_cookies_to_jar
@@ -34,7 +37,8 @@ from requests.utils import (
     prepend_scheme_if_needed,
     select_proxy,
 )
-from urllib3 import HTTPHeaderDict, HTTPSConnectionPool
+from urllib3 import HTTPHeaderDict, HTTPSConnectionPool, PoolManager
+from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.connectionpool import HTTPConnectionPool
 from urllib3.exceptions import InsecureRequestWarning, LocationParseError
 from urllib3.util import parse_url
@@ -45,6 +49,7 @@ from netkit.errors import FailureKind, TransportError, Verdict
 from netkit.headers import Headers
 from netkit.http2 import ConnectSpec, H2Request, Http1Only, Http2Options, ProxySpec, SyncEngine
 from netkit.http2.port import could_not_connect
+from netkit.http2.upload import LengthMismatch
 from netkit.messages import Body, Response
 from netkit_adapters.requests.negotiation import Negotiation
 from netkit_adapters.requests.raw import ExchangeBody, ExchangeResponse, Original
@@ -56,15 +61,34 @@ if TYPE_CHECKING:
 
 __all__ = ["Recorded", "RequestsHttp2", "respond"]
 
-_ORIGINALS: Final = (
-    HTTPAdapter.send,
-    HTTPAdapter.get_connection_with_tls_context,
-    HTTPAdapter.build_response,
-    HTTPConnectionPool.urlopen,
-    HTTPConnectionPool._make_request,
-    HTTPConnectionPool.ConnectionCls,
-    HTTPSConnectionPool.ConnectionCls,
-)
+
+def _seams() -> tuple[Any, ...]:
+    return (
+        HTTPAdapter.send,
+        HTTPAdapter.get_connection_with_tls_context,
+        HTTPAdapter.build_response,
+        HTTPConnectionPool.urlopen,
+        HTTPConnectionPool._make_request,
+        HTTPConnectionPool._get_conn,
+        HTTPConnectionPool.ConnectionCls,
+        HTTPSConnectionPool.urlopen,
+        HTTPSConnectionPool._make_request,
+        HTTPSConnectionPool._get_conn,
+        HTTPSConnectionPool.ConnectionCls,
+        PoolManager.connection_from_host,
+        PoolManager.connection_from_pool_key,
+        HTTPConnection.connect,
+        HTTPConnection.request,
+        HTTPConnection.getresponse,
+        HTTPSConnection.connect,
+        HTTPSConnection.request,
+        http.client.HTTPConnection.putrequest,
+        http.client.HTTPConnection.endheaders,
+        http.client.HTTPConnection.getresponse,
+    )
+
+
+_ORIGINALS: Final = _seams()
 """Where mocking libraries take hold; compared for each request with what stood there at import."""
 
 _POOL_KEYWORDS: Final = frozenset({"maxsize", "block", "socket_options"})
@@ -72,15 +96,7 @@ BLOCK: Final = 65536
 
 
 def _unpatched() -> bool:
-    return (
-        HTTPAdapter.send,
-        HTTPAdapter.get_connection_with_tls_context,
-        HTTPAdapter.build_response,
-        HTTPConnectionPool.urlopen,
-        HTTPConnectionPool._make_request,
-        HTTPConnectionPool.ConnectionCls,
-        HTTPSConnectionPool.ConnectionCls,
-    ) == _ORIGINALS
+    return _seams() == _ORIGINALS
 
 
 def _split(url: str) -> tuple[str, str, int, bytes, bytes] | None:
@@ -199,6 +215,8 @@ class RequestsHttp2:
         url = prepared.url or ""
         if not (url.startswith("https:") or prior_knowledge) or not _is_stock(adapter) or not _unpatched():
             return None
+        if not _is_timeout(arguments.get("timeout")) or _is_text(prepared.body):
+            return None  # requests has its own words, and ways, for these
         proxies = arguments.get("proxies")
         proxy = select_proxy(url, proxies) if proxies else None
         try:
@@ -274,6 +292,9 @@ class RequestsHttp2:
                 _leave_to_native(native, request, target)
                 return None
             native.begin(request, opens_body=False)
+            if isinstance(error, LengthMismatch):
+                failure = TransportError(str(error), kind=FailureKind.WRITE, verdict=Verdict.AMBIGUOUS)
+                raise failure from error
             raise
         if isinstance(outcome, Http1Only):
             self._negotiation.forget(target)
@@ -315,6 +336,20 @@ def _reopened(body: Body) -> Iterator[bytes]:
 
 def _bytes(value: str | bytes) -> bytes:
     return value if isinstance(value, bytes) else value.encode("latin-1")
+
+
+def _is_timeout(value: Any) -> bool:
+    """What requests accepts as a timeout without a word."""
+    if isinstance(value, tuple):
+        return len(value) == 2 and all(not isinstance(part, tuple) and _is_timeout(part) for part in value)
+    if isinstance(value, (int, float)):
+        return not isinstance(value, bool) and value > 0
+    return value is None or isinstance(value, urllib3.Timeout)
+
+
+def _is_text(body: Any) -> bool:
+    """A file in text mode: its length in characters is what requests takes for its length."""
+    return hasattr(body, "read") and isinstance(body, io.TextIOBase)
 
 
 def _is_stock(adapter: Any) -> bool:

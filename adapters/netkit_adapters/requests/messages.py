@@ -171,6 +171,8 @@ def _body(prepared: requests.PreparedRequest) -> Body:
         return NO_BODY
     if isinstance(body, bytes):
         return Body.of(body)
+    if isinstance(body, (bytearray, memoryview)):
+        return Body.of(bytes(body))
     if isinstance(body, str):
         return Body.of(body.encode("utf-8"))
     length = prepared.headers.get("Content-Length") if prepared.headers is not None else None

@@ -15,7 +15,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any, Final
 
-from urllib3.exceptions import ConnectTimeoutError, HTTPError
+from urllib3.exceptions import ConnectTimeoutError, HTTPError, NewConnectionError
 
 from netkit import fork
 from netkit.errors import FailureKind, TransportError, Verdict
@@ -97,6 +97,8 @@ class Negotiation:
         connection = pool._new_conn()
         try:
             sock = _open(connection, target, limit)
+        except NewConnectionError:
+            return False  # refused, or no such name: urllib3 counts these among its timeouts
         except (TimeoutError, ConnectTimeoutError) as error:
             raise _timed_out(target, error) from error
         except (OSError, HTTPError):

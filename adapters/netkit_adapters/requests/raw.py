@@ -200,8 +200,9 @@ class ExchangeResponse(HTTPResponse):
             try:
                 yield data
             except GeneratorExit:
-                # As urllib3 does for chunked answers: whoever drops the iterator leaves.
-                self.close()
+                # As urllib3: whoever drops the iterator of an answer of unknown length leaves, else he may read on.
+                if self.length_remaining is None:
+                    self.close()
                 raise
 
 

@@ -360,3 +360,57 @@ def test_a_session_that_is_dropped_closes_its_connections(h2: MockGPU) -> None:
     del session
     gc.collect()
     h2.log.wait(lambda log: all(connection.closed for connection in log.connections))
+
+
+@pytest.mark.parametrize("body", [bytearray(b"\1\2\3"), memoryview(b"\1\2\3")])
+def test_buffers_are_sent_as_they_are(h2: MockGPU, caller: netkit.Session, body: Any) -> None:
+    assert caller.post(f"{h2.url}/echo", data=body).ok
+    assert [request.body for request in h2.log.requests] == [b"\1\2\3"]
+    assert _protocols(h2) == {"HTTP/2"}
+
+
+def test_a_reader_may_drop_its_iterator_and_read_on(h2: MockGPU, caller: netkit.Session) -> None:
+    answer = caller.get(f"{h2.url}/bytes/1000", stream=True)
+    assert len(next(answer.iter_content(10))) == 10
+    assert len(answer.content) == 990
+
+
+def test_a_refused_connection_is_no_timeout(caller: netkit.Session) -> None:
+    with pytest.raises(native.ConnectionError) as caught:
+        caller.get("https://127.0.0.1:1/")
+    assert not isinstance(caught.value, native.Timeout)
+
+
+def test_a_body_of_another_length_is_a_native_error(h2: MockGPU, caller: netkit.Session) -> None:
+    with pytest.raises(requests.RequestException):
+        caller.post(f"{h2.url}/echo", data=iter([b"ab"]), headers={"Content-Length": "9"})
+    assert caller.get(f"{h2.url}/echo").ok
+
+
+@pytest.mark.parametrize("timeout", ["5", (1, 2, 3), True, 0])
+def test_a_bad_timeout_is_refused_as_before(h2: MockGPU, caller: netkit.Session, timeout: Any) -> None:
+    with pytest.raises(ValueError, match="imeout"):
+        caller.get(f"{h2.url}/echo", timeout=timeout)
+    assert not h2.log.requests
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        "urllib3.connectionpool.HTTPSConnectionPool.urlopen",
+        "urllib3.connection.HTTPSConnection.request",
+        "http.client.HTTPConnection.endheaders",
+    ],
+)
+def test_a_mock_anywhere_beneath_is_called(
+    h2: MockGPU, caller: netkit.Session, target: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert caller.get(f"{h2.url}/echo").ok
+
+    def mocked(*args: Any, **kwargs: Any) -> Any:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(target, mocked)
+    with pytest.raises(ZeroDivisionError):
+        caller.get(f"{h2.url}/echo")
+    assert len(h2.log.requests) == 1
