@@ -96,33 +96,26 @@ class Seams:
         self.send = "handle_async_request" if asynchronous else "handle_request"
         client = stack.async_client if asynchronous else stack.client
         self.pick = client._transport_for_url  # type: ignore[attr-defined]
-        owners = transport, self.pool, self.proxy, self.backend, client
-        self.are_untouched = (_async_watch if asynchronous else _watch)(*owners)
+        connection: Any = getattr(core, f"{prefix}HTTPConnection")
+        self.are_untouched = _watch(
+            (transport, self.send),
+            (self.pool, self.send),
+            (self.pool, "create_connection"),
+            (self.proxy, self.send),
+            (connection, self.send),
+            (connection, "_connect"),
+            (getattr(core, f"{prefix}HTTP11Connection"), self.send),
+            (self.backend, "connect_tcp"),
+            (client, "_transport_for_url"),
+        )
         """Whether all that stands there is what stood there at import; asked for each request."""
 
 
-def _watch(transport: Any, pool: Any, proxy: Any, backend: Any, client: Any) -> Callable[[], bool]:
-    send, of_pool, of_proxy = transport.handle_request, pool.handle_request, proxy.handle_request
-    connect, pick = backend.connect_tcp, client._transport_for_url
-    return lambda: (
-        transport.handle_request is send
-        and pool.handle_request is of_pool
-        and proxy.handle_request is of_proxy
-        and backend.connect_tcp is connect
-        and client._transport_for_url is pick
-    )
+def _watch(*seams: tuple[Any, str]) -> Callable[[], bool]:
+    """A question: does each owner still have, under each name, what it has now?"""
+    known = tuple((owner, name, getattr(owner, name, None)) for owner, name in seams)
 
-
-def _async_watch(transport: Any, pool: Any, proxy: Any, backend: Any, client: Any) -> Callable[[], bool]:
-    send, of_pool = transport.handle_async_request, pool.handle_async_request
-    of_proxy, connect, pick = proxy.handle_async_request, backend.connect_tcp, client._transport_for_url
-    return lambda: (
-        transport.handle_async_request is send
-        and pool.handle_async_request is of_pool
-        and proxy.handle_async_request is of_proxy
-        and backend.connect_tcp is connect
-        and client._transport_for_url is pick
-    )
+    return lambda: all(getattr(owner, name, None) is original for owner, name, original in known)
 
 
 class Routes:

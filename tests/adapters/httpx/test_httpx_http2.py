@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import importlib
 import io
 import socket
 import ssl
@@ -201,7 +202,14 @@ def test_transports_that_were_passed_in_are_left_alone(face: Face, gpu: MockGPU,
         assert face.run(attach(native).get("/v1/models")).http_version == "HTTP/1.1"
 
 
-@pytest.mark.parametrize("place", ["transport", "pool", "own transport", "own pool", "pick", "own pick", "backend"])
+def _http11(face: Face) -> Any:
+    core = importlib.import_module("httpcore" if face.native.__name__ == "httpx" else "httpcore2")
+    return getattr(core, "AsyncHTTP11Connection" if face.asynchronous else "HTTP11Connection")
+
+
+@pytest.mark.parametrize(
+    "place", ["transport", "pool", "own transport", "own pool", "pick", "own pick", "backend", "http11"]
+)
 def test_a_mock_never_becomes_traffic(face: Face, gpu: MockGPU, monkeypatch: pytest.MonkeyPatch, place: str) -> None:
     client = face.client(gpu)
     face.run(client.get("/v1/models"))
@@ -222,6 +230,7 @@ def test_a_mock_never_becomes_traffic(face: Face, gpu: MockGPU, monkeypatch: pyt
         "own transport": (transport, name),
         "own pool": (transport._pool, name),
         "backend": (type(face.backend(transport)), "connect_tcp"),
+        "http11": (_http11(face), name),
     }
     if place in ("pick", "own pick"):
         owner = face.NativeClient if place == "pick" else client
