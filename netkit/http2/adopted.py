@@ -44,6 +44,7 @@ class AdoptedTransport:
         self._paused = False
         self._closing = False
         self._lost = False
+        self._failed = False
         sock.setblocking(False)
         protocol.connection_made(self)
         if not self._lost:
@@ -64,7 +65,7 @@ class AdoptedTransport:
 
     def _readable(self) -> None:
         protocol, sock = self._protocol, self._sock
-        if self._writing:
+        if self._writing and not self._failed:
             self._send()
         for _ in range(_READS_PER_TURN):
             if self._lost or self._closing:
@@ -95,7 +96,7 @@ class AdoptedTransport:
     # --- writing
 
     def write(self, data: bytes) -> None:
-        if self._lost or self._closing or not data:
+        if self._lost or self._closing or self._failed or not data:
             return
         self._buffer += data
         if not self._writing:
@@ -110,7 +111,7 @@ class AdoptedTransport:
         except (ssl.SSLWantReadError, ssl.SSLWantWriteError, BlockingIOError, InterruptedError):
             pass
         except (OSError, ssl.SSLError) as error:
-            self._fail(error)
+            self._last_words(error)
             return
         if bool(buffer) != self._writing:
             self._writing = bool(buffer)
@@ -151,6 +152,22 @@ class AdoptedTransport:
     def abort(self) -> None:
         """Close now; what is buffered is lost."""
         self._finish(None)
+
+    def _last_words(self, error: BaseException) -> None:
+        """Writing failed, the peer has closed: what it said before (a GOAWAY, answers) may lie unread, and decides
+        what becomes of each request."""
+        self._buffer.clear()
+        if self._failed:
+            return
+        self._failed = True
+
+        def read_first() -> None:
+            if not self._lost and not self._closing:
+                self._readable()
+            self._fail(error)
+
+        # Not at once: the connection is in the middle of its own flush.
+        self._loop.call_soon(read_first)
 
     def _fail(self, error: BaseException | None) -> None:
         self._finish(error)
