@@ -189,11 +189,6 @@ class AdoptedTransport:
             self._sock.shutdown(socket.SHUT_RDWR)
         self._sock.close()
 
-    def disown(self) -> None:
-        """In a forked child: drop the descriptor without a word to the peer."""
-        self._lost = self._closing = True
-        self._sock.close()
-
     def __repr__(self) -> str:
         state = "lost" if self._lost else "closing" if self._closing else "open"
         return f"<AdoptedTransport {state} buffered={len(self._buffer)}>"

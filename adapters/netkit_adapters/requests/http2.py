@@ -258,6 +258,7 @@ class RequestsHttp2:
             connect_timeout=timeout.connect,
             read_timeout=timeout.read,
             write_timeout=timeout.read,
+            pool_timeout=timeout.pool,
         )
 
     def _destination(self, known: tuple[str, Any, str | None]) -> _Destination | None:
