@@ -65,13 +65,24 @@ class Hop:
             # Tests of aiohttp's users put stand-ins in place of requests: there is nothing in them to work with.
             return await handler(req)
         edge = self.edge
+        if edge.is_bare:
+            # The native call, counted to its head.
+            call = edge.meter.begin()
+            edge.meter.attempt(call)
+            try:
+                native = await handler(req)
+            except BaseException as error:
+                call.end(error)
+                raise
+            call.end()
+            return native
         exchange = Exchange(self, req, handler, self._timeout_of(req._session))
         request = exchange.begin()
         try:
             response = await edge.select(request.url)(request)
-            native: ClientResponse | None = response.native
-            if native is None:
-                native = build_native(response, await response.body.read(), req)
+            answer: ClientResponse | None = response.native
+            if answer is None:
+                answer = build_native(response, await response.body.read(), req)
         except (ConfigError, PluginError) as error:
             edge.tell_end(request, exchange.call, None)(error)
             raise
@@ -83,7 +94,7 @@ class Hop:
             raise
         else:
             response.body.observe(exchange.call.first_byte, edge.tell_end(request, exchange.call, response.status))
-            return native
+            return answer
         finally:
             exchange.finish()
         try:
