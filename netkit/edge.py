@@ -215,6 +215,15 @@ class Edge:
             plugins=sections,
         )
 
+    def describe(self) -> dict[str, dict[str, str]]:
+        """Plugin → option → how it applies on this stack, or that it does not."""
+        described: dict[str, dict[str, str]] = {}
+        for (name, _), layer in list(self._instances.items()):
+            describe = getattr(layer, "describe", None)
+            if describe is not None:
+                described.setdefault(name, describe())
+        return described
+
     def close(self) -> None:
         """Let layers drop what they hold. The session stays usable where its stack allows that."""
         for layer in list(self._instances.values()):

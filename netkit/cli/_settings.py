@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from rich.table import Table
 from rich.text import Text
 
+from netkit.cli._applied import applied
 from netkit.cli._output import console, print_json, table, value_text
 from netkit.config import Config, Setting
 from netkit.plugins import registry
@@ -17,11 +18,36 @@ __all__ = ["settings_table", "show_settings"]
 
 def show_settings(file: str | None, *, url: str | None, as_json: bool, extra: Sequence[Setting] = ()) -> None:
     """Print the settings that a session made here would have; `extra` rows stand behind those of their table."""
-    rows = merged(Config.load(file).explain(registry(), url=url), extra)
+    config = Config.load(file)
+    rows = merged(config.explain(registry(), url=url), extra)
+    notes = applied(config)
     if as_json:
-        print_json([dataclasses.asdict(row) for row in rows])
-    else:
-        console().print(settings_table(rows))
+        print_json([dataclasses.asdict(row) | _applies(notes, row) for row in rows])
+        return
+    console().print(settings_table(rows))
+    lines = list(_differing(notes))
+    if lines:
+        console().print("\nNot on every stack:")
+        for line in lines:
+            console().print(f"  {line}", markup=False, soft_wrap=True, highlight=False)
+
+
+def _applies(notes: dict[str, dict[str, dict[str, str]]], row: Setting) -> dict[str, dict[str, str]]:
+    """`{"applies": {stack: how it honours the option, or that it does not}}`, where a layer says something."""
+    found = notes.get(row.table, {}).get(row.key)
+    return {"applies": found} if found else {}
+
+
+def _differing(notes: dict[str, dict[str, dict[str, str]]]) -> Iterator[str]:
+    """One line for each way in which an option does not apply, and the stacks of which that is true."""
+    for name, options in notes.items():
+        for option, stacks in options.items():
+            ways: dict[str, list[str]] = {}
+            for stack, way in stacks.items():
+                if "does not apply" in way:
+                    ways.setdefault(way, []).append(stack)
+            for way, of in ways.items():
+                yield f"{name}.{option} {way} ({', '.join(of)})"
 
 
 def merged(rows: Iterable[Setting], extra: Iterable[Setting]) -> list[Setting]:

@@ -78,6 +78,20 @@ def test_config_prints_values_and_origins(place: Path, capsys: pytest.CaptureFix
     assert err == ""
 
 
+def test_config_says_what_a_stack_cannot_do(
+    place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(netkit.cli._settings, "registry", netkit.plugins.registry)
+    assert main(["config"]) == 0
+    shown = capsys.readouterr().out
+    assert "pool.connect_timeout does not apply: httpx gives every request a connect timeout (httpx)" in shown
+    assert "pool.warm does not apply: urllib3 opens a connection only for a request (requests)" in shown
+    assert main(["config", "--json"]) == 0
+    rows = {f"{row['table']}.{row['key']}": row.get("applies") for row in json.loads(capsys.readouterr().out)}
+    assert rows["pool.max_requests"].keys() == {"requests", "httpx", "httpx2", "aiohttp"}
+    assert rows["retry.attempts"] is None
+
+
 def test_config_as_json_for_a_url(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["config", "--json", "--url", "https://h/x"]) == 0
     rows = json.loads(capsys.readouterr().out)

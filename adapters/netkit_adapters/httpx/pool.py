@@ -244,7 +244,7 @@ class HttpcorePool:
         own = f"limits= of the client, which its user chose, wins over this ({name})"
         described = {
             "connect_timeout": f"does not apply: {name} gives every request a connect timeout",
-            "acquire_timeout": f"where the request has no pool timeout of its own ({name} gives one by default)",
+            "acquire_timeout": f"does not apply to requests with a pool timeout of their own ({name} sets one)",
             "warm": "does not apply: httpcore opens a connection only for a request",
             "happy_eyeballs": "as httpcore does it: AsyncClient only",
         }
