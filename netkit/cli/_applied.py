@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import importlib.util
 from collections.abc import Mapping
 from typing import Any, Final
@@ -34,12 +35,9 @@ def applied(config: Config) -> dict[str, dict[str, dict[str, str]]]:
 def _described(stack: str, config: Config) -> Mapping[str, Mapping[str, str]]:
     if stack == "aiohttp":
         return asyncio.run(_described_by_aiohttp(config))
-    session: Any = {
-        "requests": lambda: netkit.Session(config=config),
-        "httpx": lambda: netkit.Client(config=config),
-        "httpx2": lambda: netkit.httpx2.Client(config=config),
-    }[stack]()
-    with session:
+    module: Any = importlib.import_module(f"netkit.{stack}")
+    face = module.Session if stack == "requests" else module.Client
+    with face(config=config) as session:
         return edge_of(session).describe()
 
 
