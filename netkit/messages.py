@@ -170,6 +170,14 @@ class Request(_Fields):
         object.__setattr__(self, "_headers", loaded)
         return loaded
 
+    @property
+    def channel(self) -> tuple[str, ...]:
+        """What tells two ways to one URL apart: TLS verification, client certificate, proxy. Equal for equal ways;
+        () where nothing but the URL decides. Whoever shares or keeps an answer makes it part of the key. It may hold
+        a proxy's password: for digests only."""
+        describe: Callable[[], tuple[str, ...]] | None = getattr(self.native, "channel", None)
+        return () if describe is None else describe()
+
     def replace(self, **changes: Any) -> Request:
         """A copy with `changes` to method, url, headers, body, timeout or extensions."""
         unknown = changes.keys() - {"method", "url", "headers", "body", "timeout", "extensions"}

@@ -28,9 +28,10 @@ from aiohttp.http import HttpVersion11
 from aiohttp.resolver import DefaultResolver
 
 from netkit.http2 import ProxySpec
+from netkit.identity import token_of
 from netkit_adapters.aiohttp.pool import DrivenConnector
 
-__all__ = ["is_ordinary", "is_stock", "is_unpatched", "proxy_of", "tls_settings"]
+__all__ = ["channel_of", "is_ordinary", "is_stock", "is_unpatched", "proxy_of", "tls_settings"]
 
 _CONNECTIONS: Final = 100
 """aiohttp's own `limit`."""
@@ -111,6 +112,28 @@ def tls_settings(req: ClientRequest, place: Any) -> ssl.SSLContext | None:
         if chosen is not True:
             return connector._SSL_CONTEXT_UNVERIFIED
     return connector._SSL_CONTEXT_VERIFIED
+
+
+def channel_of(req: ClientRequest) -> tuple[str, ...]:
+    """What, besides its URL, decides where `req` arrives and whom it trusts; see `netkit.Request.channel`."""
+    place: Any = getattr(req._session, "_connector", None)
+    parts: tuple[str, ...] = ()
+    if not isinstance(place, TCPConnector):
+        # A Unix socket's path, or a connector of the user's own.
+        parts = (f"connector={getattr(place, '_path', None) or token_of(place)}",)
+    if req.proxy is not None:
+        parts += (f"proxy={req.proxy}", f"proxy-auth={req.proxy_auth}", f"proxy-headers={req.proxy_headers}")
+    if req.is_ssl():
+        parts += tuple(f"ssl={_trust(chosen)}" for chosen in (req._ssl, getattr(place, "_ssl", True)))
+        if req.server_hostname is not None:
+            parts += (f"server={req.server_hostname}",)
+    return parts
+
+
+def _trust(chosen: Any) -> str:
+    if isinstance(chosen, bool):
+        return str(chosen)
+    return chosen.fingerprint.hex() if isinstance(chosen, Fingerprint) else token_of(chosen)
 
 
 def proxy_of(req: ClientRequest) -> ProxySpec | None:

@@ -26,6 +26,7 @@ from netkit.errors import FailureKind, PluginError, TransportError, Verdict
 from netkit.headers import Headers
 from netkit.messages import NO_BODY, Body, Request, Response
 from netkit_adapters.aiohttp.body import NativeBody, OpaqueBody, filled_reader, tell
+from netkit_adapters.aiohttp.eligible import channel_of
 from netkit_adapters.aiohttp.payload import body_of, data_of
 from netkit_adapters.aiohttp.pool import NEW_CONNECTION
 
@@ -93,6 +94,11 @@ class Exchange:
         if self._loaded is None:
             self._loaded = Headers(self._headers.items())
         return self._loaded
+
+    def channel(self) -> tuple[str, ...]:
+        """See `Request.channel`."""
+        req = self.req
+        return () if req is None else channel_of(req)
 
     def begin(self) -> Request:
         """The neutral request, with its clock running."""

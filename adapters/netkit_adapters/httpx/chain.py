@@ -84,6 +84,8 @@ class Wiring:
         self.exchanged = shapes.async_exchanged if asynchronous else shapes.sync_exchanged
         self.network_info = shapes.async_network if asynchronous else shapes.sync_network
         self.abandoned: deque[NativeBody] = deque()
+        self.tls: tuple[str, ...] | None = None
+        """The client's TLS settings in words, None where they cannot be described."""
         self.edge: Edge
 
     def failed_body(self, error: BaseException) -> TransportError | None:

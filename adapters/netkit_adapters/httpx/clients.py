@@ -71,7 +71,9 @@ def rewire(
     if previous is not None:
         previous.pool.restore()
         previous.edge.close()
-    return wire(shapes, client, plugins=plugins, config=config, explicit_limits=explicit_limits, supplied=supplied)
+    wiring = wire(shapes, client, plugins=plugins, config=config, explicit_limits=explicit_limits, supplied=supplied)
+    wiring.tls = client.__dict__.get("_netkit_tls")
+    return wiring
 
 
 def supplied_in(arguments: Mapping[str, Any]) -> tuple[Any, ...]:

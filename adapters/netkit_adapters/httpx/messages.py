@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from netkit.headers import Headers
 from netkit.messages import Body, Request, Response, ResponseBody, Timeout
 from netkit_adapters.httpx.bodies import body_of, stream_of
+from netkit_adapters.httpx.channel import channel_of
 
 if TYPE_CHECKING:
     from netkit.stats import Call
@@ -76,6 +77,10 @@ class Exchange:
         self.call: Call = self.wiring.edge.begin(request)
         extensions["call"] = self.call
         return request
+
+    def channel(self) -> tuple[str, ...]:
+        """See `Request.channel`."""
+        return channel_of(self.wiring, self.transport, self.native)
 
     def headers(self) -> Headers:
         """The headers as text, in the encoding that httpx itself finds for them."""

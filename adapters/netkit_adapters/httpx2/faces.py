@@ -10,6 +10,7 @@ from httpx2 import AsyncClient as BaseAsyncClient
 from httpx2 import Client as BaseClient
 
 from netkit_adapters.httpx.chain import Shapes, View
+from netkit_adapters.httpx.channel import tls_of
 from netkit_adapters.httpx.clients import Attaching, rewire, supplied_in
 from netkit_adapters.httpx.stack import Stack
 from netkit_adapters.httpx2.errors import FACES, KINDS
@@ -45,6 +46,7 @@ class Client(BaseClient):
         super().__init__(*args, **kwargs)
         self._netkit_limits = "limits" in kwargs
         self._netkit_supplied = supplied_in(kwargs)
+        self._netkit_tls = tls_of(kwargs)
         self._netkit_configure((plugins, config))
 
     def _netkit_configure(self, settings: tuple[Any, Any]) -> None:
@@ -87,6 +89,7 @@ class AsyncClient(BaseAsyncClient):
         super().__init__(*args, **kwargs)
         self._netkit_limits = "limits" in kwargs
         self._netkit_supplied = supplied_in(kwargs)
+        self._netkit_tls = tls_of(kwargs)
         self._netkit_configure((plugins, config))
 
     def _netkit_configure(self, settings: tuple[Any, Any]) -> None:

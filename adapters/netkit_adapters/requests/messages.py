@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import requests
 from requests.adapters import HTTPAdapter
 from requests.structures import CaseInsensitiveDict
-from requests.utils import rewind_body
+from requests.utils import rewind_body, select_proxy
 from urllib3 import HTTPHeaderDict
 from urllib3.response import HTTPResponse
 
 from netkit.headers import Headers
+from netkit.identity import token_of
 from netkit.messages import NO_BODY, Body, Request, Response, Timeout
 from netkit_adapters.requests.body import NativeBody
 from netkit_adapters.requests.raw import Original
@@ -69,6 +70,24 @@ class Exchange:
         self._taken_over = False
         self.request: Request
         self.call: Call
+
+    def channel(self) -> tuple[str, ...]:
+        """See `Request.channel`."""
+        url, arguments = self.prepared.url or "", self.arguments
+        proxies = arguments.get("proxies")
+        proxy = select_proxy(url, proxies) if proxies else None
+        parts: tuple[str, ...] = ()
+        if type(self.adapter) is not HTTPAdapter:
+            # One of the user's own may hold anything: a TLS context, a socket's path.
+            parts += (f"adapter={token_of(self.adapter)}",)
+        if proxy:
+            parts += (f"proxy={proxy}",)
+        if url.startswith("https:"):
+            verify, cert = arguments.get("verify", True), arguments.get("cert")
+            parts += (f"verify={verify if isinstance(verify, (bool, str)) else token_of(verify)}",)
+            if cert is not None:
+                parts += (f"cert={cert}",)
+        return parts
 
     def peek(self, request: Request) -> Prepared:
         """The adapter, prepared request and arguments with which `request` would be sent."""

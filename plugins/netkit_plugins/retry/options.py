@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Final, Literal
+from typing import Literal
 
-__all__ = ["PURE_PATHS", "RetryOptions"]
+from netkit.pure import PURE_PATHS
 
-PURE_PATHS: Final = ("*/embeddings", "*/embed", "*/rerank", "*/score", "*/tokenize", "*/classify")
-"""Inference calls that change nothing and cost little twice; chat and image generation are billed twice."""
+__all__ = ["RetryOptions"]
 
 
 @dataclasses.dataclass(frozen=True)

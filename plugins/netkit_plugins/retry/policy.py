@@ -9,17 +9,15 @@ Rules of this file:
 from __future__ import annotations
 
 import dataclasses
-import fnmatch
-import re
 import zlib
 from typing import Final
-from urllib.parse import urlsplit
 
 from tenacity import wait_exponential, wait_random_exponential
 from tenacity.wait import wait_base
 
 from netkit import Headers, Request, Verdict
 from netkit.errors import FailureKind, TransportError
+from netkit.pure import Routes
 from netkit_plugins.retry.options import RetryOptions
 from netkit_plugins.retry.retry_after import requested_delay
 
@@ -63,15 +61,11 @@ class RetryPolicy:
         self.statuses = frozenset(options.statuses)
         self.backoff = _backoff(options)
         """A tenacity wait strategy: seconds before the next attempt where the server asked for nothing."""
-        patterns = "|".join(fnmatch.translate(pattern) for pattern in options.pure)
-        self._pure = re.compile(patterns) if patterns else None
+        self._pure = Routes(options.pure)
 
     def is_pure_route(self, url: str) -> bool:
         """Whether the path of `url` matches one of the `pure` patterns; a trailing slash does not count."""
-        if self._pure is None:
-            return False
-        path = urlsplit(url).path
-        return self._pure.match(path.rstrip("/") or "/") is not None
+        return url in self._pure
 
     def judge_error(self, error: TransportError) -> Failure | None:
         """None when sending again cannot help."""
