@@ -9,6 +9,8 @@ Rules of this file:
 from __future__ import annotations
 
 import sys
+from collections import OrderedDict
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import requests
@@ -19,6 +21,7 @@ from netkit.runtime import Threads
 from netkit_adapters.requests import environment
 from netkit_adapters.requests.http2 import RequestsHttp2
 from netkit_adapters.requests.pool import RequestsPool
+from netkit_adapters.requests.prepare import is_untouched, merge, prepare
 from netkit_adapters.requests.transport import Wiring, chained, terminal
 
 if TYPE_CHECKING:
@@ -31,7 +34,9 @@ if TYPE_CHECKING:
 __all__ = ["Session", "attach", "detach", "edge_of"]
 
 _threads = Threads()
+_NOTHING = nullcontext()
 _ASKS_THE_ENVIRONMENT = frozenset({Base.prepare_request.__code__, Base.merge_environment_settings.__code__})
+_BASE_REQUEST = Base.request
 _BASE_SEND = Base.send
 _BASE_SEND_CODE = Base.send.__code__
 
@@ -133,11 +138,66 @@ class Session(Base):
     def trust_env(self, value: bool) -> None:
         self.__dict__["trust_env"] = value
 
-    def request(self, *args: Any, **kwargs: Any) -> requests.Response:
-        if not self.__dict__.get("trust_env", True):
-            return super().request(*args, **kwargs)
-        with environment.look():
-            return super().request(*args, **kwargs)
+    def request(
+        self,
+        method: str,
+        url: Any,
+        params: Any = None,
+        data: Any = None,
+        headers: Any = None,
+        cookies: Any = None,
+        files: Any = None,
+        auth: Any = None,
+        timeout: Any = None,
+        allow_redirects: bool = True,
+        proxies: Any = None,
+        hooks: Any = None,
+        stream: Any = None,
+        verify: Any = None,
+        cert: Any = None,
+        json: Any = None,
+    ) -> requests.Response:
+        """As `requests.Session.request`, with the same arguments."""
+        request = super().request
+        if (
+            getattr(request, "__func__", None) is not _BASE_REQUEST
+            or type(url) is not str
+            or type(method) is not str
+            or url[:4] != "http"
+            or not is_untouched(self)
+        ):
+            with environment.look() if self.__dict__.get("trust_env", True) else _NOTHING:
+                return request(
+                    method, url, params, data, headers, cookies, files, auth, timeout, allow_redirects, proxies,
+                    hooks, stream, verify, cert, json,
+                )  # fmt: skip
+        asks_environment = self.trust_env and not environment.is_silent()
+        prepared = prepare(
+            self,
+            method,
+            url,
+            params=params,
+            data=data,
+            headers=headers,
+            cookies=cookies,
+            files=files,
+            auth=auth,
+            hooks=hooks,
+            json=json,
+            asks_environment=asks_environment,
+        )
+        if asks_environment or proxies or self.proxies or type(self.proxies) is not dict:
+            settings = self.merge_environment_settings(prepared.url, proxies or {}, stream, verify, cert)  # type: ignore[arg-type]
+            return self.send(prepared, timeout=timeout, allow_redirects=allow_redirects, **settings)
+        return self.send(
+            prepared,
+            timeout=timeout,
+            allow_redirects=allow_redirects,
+            proxies=OrderedDict(),
+            stream=merge(stream, self.stream),
+            verify=merge(verify, self.verify),
+            cert=merge(cert, self.cert),
+        )
 
     def get_adapter(self, url: str) -> BaseAdapter:
         adapter = super().get_adapter(url=url)
