@@ -253,6 +253,7 @@ def test_two_requests_share_nothing_that_can_be_changed() -> None:
 
 
 def test_no_url_with_credentials_is_remembered_and_memory_is_bounded() -> None:
+    module._urls.clear()
     session = Ours()
     session.get("http://user:secret@host.test/x")
     assert not any("secret" in url for url in module._urls)
