@@ -123,6 +123,10 @@ class Asyncio:
         loop = asyncio._get_running_loop()
         return _trio().event() if loop is None else _LoopEvent(loop)
 
+    def place(self) -> object:
+        loop = asyncio._get_running_loop()
+        return _trio().place() if loop is None else loop
+
     async def offload(self, function: Callable[..., T], *args: Any) -> T:
         loop = asyncio._get_running_loop()
         if loop is None:

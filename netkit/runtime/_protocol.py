@@ -52,6 +52,11 @@ class Runtime(Protocol):
 
     def event(self) -> Event: ...
 
+    def place(self) -> object:
+        """Where the present caller waits: its event loop, or one object for all threads. Callers in equal places can
+        be served by one piece of spawned work; hold it no longer than they wait."""
+        ...
+
     async def offload(self, function: Callable[..., T], *args: Any) -> T:
         """Run blocking or CPU-heavy work off the caller's loop. In threads the caller itself runs it."""
         ...

@@ -214,6 +214,9 @@ class Scripted:
     def event(self) -> _ScriptedEvent:
         return _ScriptedEvent(self)
 
+    def place(self) -> object:
+        return self
+
     async def offload(self, function: Callable[..., T], *args: Any) -> T:
         await self.checkpoint("offload")
         return function(*args)

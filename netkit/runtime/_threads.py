@@ -149,6 +149,9 @@ class Threads:
     def event(self) -> _ThreadEvent:
         return _ThreadEvent()
 
+    def place(self) -> object:
+        return self
+
     async def offload(self, function: Callable[..., T], *args: Any) -> T:
         return function(*args)
 

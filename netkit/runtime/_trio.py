@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import trio
 
-__all__ = ["event", "offload", "sleep", "spawn"]
+__all__ = ["event", "offload", "place", "sleep", "spawn"]
 
 T = TypeVar("T")
 log = logging.getLogger("netkit")
@@ -48,6 +48,10 @@ class _TrioEvent:
 
 def event() -> _TrioEvent:
     return _TrioEvent()
+
+
+def place() -> object:
+    return trio.lowlevel.current_trio_token()
 
 
 async def offload(function: Callable[..., T], *args: Any) -> T:

@@ -26,6 +26,7 @@ from netkit.errors import FailureKind, PluginError, TransportError, Verdict
 from netkit.headers import Headers
 from netkit.messages import NO_BODY, Body, Request, Response
 from netkit_adapters.aiohttp.body import NativeBody, OpaqueBody, filled_reader, tell
+from netkit_adapters.aiohttp.detached import UNLIMITED, detached
 from netkit_adapters.aiohttp.eligible import channel_of
 from netkit_adapters.aiohttp.payload import body_of, data_of
 from netkit_adapters.aiohttp.pool import NEW_CONNECTION
@@ -65,8 +66,8 @@ class Exchange:
     body_started = False
     sent: ClientRequest | None = None
     _loaded: Headers | None = None
-    begun: int
-    """The id of the request as it was made, which lives as long as its call."""
+    begun = 0
+    """The id of the request as it was made, which lives as long as its call; 0 for one that belongs to no call."""
     call: Call
 
     def __init__(
@@ -110,6 +111,20 @@ class Exchange:
         self.begun = id(request)
         self.call = extensions["call"] = self.edge.begin(request)
         return request
+
+    def detach(self, request: Request) -> Request:
+        """See `Request.detach`."""
+        req, handler = self.req, self.handler
+        if req is None or handler is None:
+            raise PluginError("a layer detached a request after its call had ended")
+        copied, handler = detached(copy_of(req), handler)
+        apart = Exchange(self.hop, copied, handler, UNLIMITED)
+        no_call: Any = None
+        apart.body, apart.call = self.body, no_call
+        extensions = {name: value for name, value in request.extensions.items() if name != "call"}
+        return Request(
+            request.method, request.url, request._headers, request.body, request.timeout, extensions, apart
+        )
 
     def finish(self) -> None:
         """Let go of the native request, which holds its response: observers may keep this object for longer."""

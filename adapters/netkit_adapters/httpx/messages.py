@@ -78,6 +78,17 @@ class Exchange:
         extensions["call"] = self.call
         return request
 
+    def detach(self, request: Request) -> Request:
+        """See `Request.detach`."""
+        apart = Exchange(self.wiring, self.transport, self.pick)
+        apart.native, apart.url, apart.body, apart.timeout = self.native, self.url, self.body, self.timeout
+        no_call: Any = None
+        apart._headers, apart.attempted, apart.instead, apart.call = self._headers, False, None, no_call
+        extensions = {name: value for name, value in request.extensions.items() if name != "call"}
+        return Request(
+            request.method, request.url, request._headers, request.body, request.timeout, extensions, apart
+        )
+
     def channel(self) -> tuple[str, ...]:
         """See `Request.channel`."""
         return channel_of(self.wiring, self.transport, self.native)

@@ -71,6 +71,16 @@ class Exchange:
         self.request: Request
         self.call: Call
 
+    def detach(self, request: Request) -> Request:
+        """See `Request.detach`."""
+        apart = Exchange(self.prepared, self.adapter, self.arguments, self.wiring)
+        no_call: Any = None
+        apart.request, apart.call = self.request, no_call
+        extensions = {name: value for name, value in request.extensions.items() if name != "call"}
+        return Request(
+            request.method, request.url, request._headers, request.body, request.timeout, extensions, apart
+        )
+
     def channel(self) -> tuple[str, ...]:
         """See `Request.channel`."""
         url, arguments = self.prepared.url or "", self.arguments
