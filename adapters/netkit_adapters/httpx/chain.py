@@ -11,12 +11,15 @@ Rules of this file:
 from __future__ import annotations
 
 import inspect
+import sys
 from collections import deque
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 from netkit.errors import BodyClosed, ConfigError, NetkitError, PluginError, TransportError
 from netkit.flow import run_sync
 from netkit.messages import Request, Response
+from netkit_adapters.httpx.cookies import CookieSeam
 from netkit_adapters.httpx.driven import AsyncDriven, ClosingBackend, SyncDriven
 from netkit_adapters.httpx.exchanges import AsyncExchangeBody, NetworkInfo, SyncExchangeBody
 from netkit_adapters.httpx.failures import classify, to_native
@@ -35,7 +38,9 @@ __all__ = [
     "SyncChained",
     "View",
     "Wiring",
+    "async_counted",
     "async_terminal",
+    "counted",
     "reap",
     "reap_async",
     "sync_terminal",
@@ -66,6 +71,10 @@ class Shapes:
         self.seams = tuple(Seams(stack, self.transports[world], asynchronous=bool(world)) for world in (0, 1))
         names = ("ConnectionPool", "HTTPProxy", "SOCKSProxy")
         self.core_pools = {getattr(core, f"{prefix}{name}") for name in names for prefix in ("", "Async")}
+        self.cookies = CookieSeam(native.Cookies)
+        self.merge_url: Any = stack.client._merge_url  # type: ignore[attr-defined]
+        clients: tuple[Any, Any] = (stack.client, stack.async_client)
+        self.singles = {getattr(client._send_single_request, "__code__", None) for client in clients}
         self.default_limits: Any = inspect.signature(native.HTTPTransport).parameters["limits"].default
 
 
@@ -83,10 +92,18 @@ class Wiring:
         self.synthetic = shapes.synthetic
         self.exchanged = shapes.async_exchanged if asynchronous else shapes.sync_exchanged
         self.network_info = shapes.async_network if asynchronous else shapes.sync_network
+        self.cookies = shapes.cookies
+        self.singles = shapes.singles
         self.abandoned: deque[NativeBody] = deque()
         self.tls: tuple[str, ...] | None = None
         """The client's TLS settings in words, None where they cannot be described."""
         self.edge: Edge
+
+    @property
+    def is_bare(self) -> bool:
+        """Nothing stands between the caller and the client's own `_send_single_request`, and nothing waits for
+        netkit to end it."""
+        return self.edge.is_bare and not self.abandoned
 
     def failed_body(self, error: BaseException) -> TransportError | None:
         return classify(self.stack, error, processed=True)
@@ -141,7 +158,8 @@ class View:
 
     @property
     def cookies(self) -> Any:
-        return self._netkit_client.cookies
+        cookies, wiring = self._netkit_client.cookies, self._netkit_wiring
+        return wiring.cookies.received(cookies) if sys._getframe(1).f_code in wiring.singles else cookies
 
     @property
     def _default_encoding(self) -> Any:
@@ -152,6 +170,34 @@ class View:
 
     def __setattr__(self, name: str, value: Any) -> None:
         setattr(self._netkit_client, name, value)
+
+
+def counted(wiring: Wiring, send: Callable[[Any], Any], request: Any) -> Any:
+    """The native call `send(request)` of a Client, counted up to its head."""
+    meter = wiring.edge.meter
+    call = meter.begin()
+    meter.attempt(call)
+    try:
+        response = send(request)
+    except BaseException as error:
+        call.end(error)
+        raise
+    call.end()
+    return response
+
+
+async def async_counted(wiring: Wiring, send: Callable[[Any], Awaitable[Any]], request: Any) -> Any:
+    """As `counted`, for an AsyncClient."""
+    meter = wiring.edge.meter
+    call = meter.begin()
+    meter.attempt(call)
+    try:
+        response = await send(request)
+    except BaseException as error:
+        call.end(error)
+        raise
+    call.end()
+    return response
 
 
 class _Chained(Exchange):

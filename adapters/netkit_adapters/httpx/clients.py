@@ -10,11 +10,20 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from netkit.edge import Edge
 from netkit.runtime import Asyncio, Threads
-from netkit_adapters.httpx.chain import Shapes, View, Wiring, async_terminal, sync_terminal
+from netkit_adapters.httpx.chain import (
+    Shapes,
+    View,
+    Wiring,
+    async_counted,
+    async_terminal,
+    counted,
+    sync_terminal,
+)
 from netkit_adapters.httpx.http2 import HttpxHttp2
 from netkit_adapters.httpx.pool import HttpcorePool
 from netkit_adapters.httpx.routes import Routes
@@ -94,7 +103,19 @@ class _Sender:
         client = self._client()
         if client is None:
             raise RuntimeError("this client is a copy of one with netkit attached: attach netkit to the copy")
-        return type(client)._send_single_request(View(client, self.wiring), request)
+        wiring, send = self.wiring, type(client)._send_single_request
+        if wiring.asynchronous:
+            return _sent(client, wiring, send, request)
+        if wiring.is_bare:
+            return counted(wiring, partial(send, client), request)
+        return send(View(client, wiring), request)
+
+
+async def _sent(client: Any, wiring: Wiring, send: Any, request: Any) -> Any:
+    loops = wiring.pool.loops
+    if wiring.is_bare and (loops.is_home() or await loops.come_home()):
+        return await async_counted(wiring, partial(send, client), request)
+    return await send(View(client, wiring), request)
 
 
 class _Closer:

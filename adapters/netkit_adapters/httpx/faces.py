@@ -9,11 +9,12 @@ import httpx
 from httpx import AsyncClient as BaseAsyncClient
 from httpx import Client as BaseClient
 
-from netkit_adapters.httpx.chain import Shapes, View
+from netkit_adapters.httpx.chain import Shapes, View, async_counted, counted
 from netkit_adapters.httpx.channel import tls_of
 from netkit_adapters.httpx.clients import Attaching, rewire, supplied_in
 from netkit_adapters.httpx.errors import FACES, KINDS
 from netkit_adapters.httpx.stack import Stack
+from netkit_adapters.httpx.urls import MergedUrls
 
 if TYPE_CHECKING:
     from netkit.config import Config, PluginSettings
@@ -47,6 +48,7 @@ class Client(BaseClient):
         self._netkit_limits = "limits" in kwargs
         self._netkit_supplied = supplied_in(kwargs)
         self._netkit_tls = tls_of(kwargs)
+        self._netkit_urls = MergedUrls(SHAPES.merge_url)
         self._netkit_configure((plugins, config))
 
     def _netkit_configure(self, settings: tuple[Any, Any]) -> None:
@@ -58,8 +60,15 @@ class Client(BaseClient):
         )
         self._netkit_settings = settings
 
+    def _merge_url(self, url: Any) -> Any:
+        return self._netkit_urls.find(self.base_url, url, super()._merge_url)
+
     def _send_single_request(self, request: httpx.Request) -> httpx.Response:
-        view: Any = View(self, self._netkit_wiring)
+        wiring = self._netkit_wiring
+        if wiring.is_bare:
+            response: httpx.Response = counted(wiring, super()._send_single_request, request)
+            return response
+        view: Any = View(self, wiring)
         return super(Client, view)._send_single_request(request)
 
     def close(self) -> None:
@@ -90,6 +99,7 @@ class AsyncClient(BaseAsyncClient):
         self._netkit_limits = "limits" in kwargs
         self._netkit_supplied = supplied_in(kwargs)
         self._netkit_tls = tls_of(kwargs)
+        self._netkit_urls = MergedUrls(SHAPES.merge_url)
         self._netkit_configure((plugins, config))
 
     def _netkit_configure(self, settings: tuple[Any, Any]) -> None:
@@ -101,8 +111,15 @@ class AsyncClient(BaseAsyncClient):
         )
         self._netkit_settings = settings
 
+    def _merge_url(self, url: Any) -> Any:
+        return self._netkit_urls.find(self.base_url, url, super()._merge_url)
+
     async def _send_single_request(self, request: httpx.Request) -> httpx.Response:
-        view: Any = View(self, self._netkit_wiring)
+        wiring = self._netkit_wiring
+        if wiring.is_bare and (wiring.pool.loops.is_home() or await wiring.pool.loops.come_home()):
+            response: httpx.Response = await async_counted(wiring, super()._send_single_request, request)
+            return response
+        view: Any = View(self, wiring)
         return await super(AsyncClient, view)._send_single_request(request)
 
     async def aclose(self) -> None:

@@ -19,7 +19,7 @@ import sys
 import threading
 import weakref
 from collections.abc import AsyncGenerator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from netkit_adapters.httpx.pool import HttpcorePool
@@ -51,6 +51,9 @@ def _is_over(loop: Any) -> bool:
     return False
 
 
+_NOWHERE: Final = object()
+
+
 def _nothing() -> None:
     pass
 
@@ -74,6 +77,7 @@ class Loops:
         self._here: dict[tuple[int, Any], Any] = {}
         self._originals: dict[int, Any] = {}
         self._guards: dict[tuple[int, Any], AsyncGenerator[None]] = {}
+        self._home: Any = _NOWHERE
 
     def after_fork_in_child(self) -> None:
         """The parent's loops do not run here."""
@@ -83,6 +87,23 @@ class Loops:
     def find(self, transport: Any) -> Any:
         """The transport to use for `transport` in the running loop; None where that is still to be settled."""
         return self._here.get((id(transport), current_loop()))
+
+    def is_home(self) -> bool:
+        """Whether the running loop is the one that the client's own transports themselves are in use in."""
+        return self._home is current_loop()
+
+    async def come_home(self) -> bool:
+        """As `is_home`, for the first call of a loop: the client's transports are settled in it, if none is
+        elsewhere."""
+        loop, pool = current_loop(), self._pool()
+        if pool is None:
+            return False
+        own = [transport for transport in pool.transports() if pool.can_be_copied(transport)]
+        here = [self.find(transport) or await self.settle(transport) for transport in own]
+        if any(found is not transport for found, transport in zip(here, own, strict=True)):
+            return False
+        self._home = loop
+        return True
 
     async def settle(self, transport: Any) -> Any:
         """As `find`, for the first call of a loop."""
@@ -111,6 +132,7 @@ class Loops:
         """Close the connections of every loop: at once in this one, soon in others that run."""
         here, loop = self._here, current_loop()
         guards, self._guards, self._here = self._guards, {}, {}
+        self._home = _NOWHERE
         for key, transport in here.items():
             guard = guards.get(key)
             if key[1] is loop:

@@ -67,7 +67,7 @@ class HttpcorePool:
     def configure(self, settings: SocketSettings, policy: ConnectionPolicy) -> None:
         self._settings = settings
         self._policy = policy
-        for transport in self._transports():
+        for transport in self.transports():
             self.adopt(transport)
 
     def adopt(self, transport: Any) -> None:
@@ -251,7 +251,7 @@ class HttpcorePool:
         if self._respected:
             described |= {"max_idle": own, "idle_timeout": own}
         stock = self._shapes.transports
-        unknown = [t for t in self._transports() if type(t) not in stock or self._known.get(t) is None]
+        unknown = [t for t in self.transports() if type(t) not in stock or self._known.get(t) is None]
         if unknown:
             names = ", ".join(sorted({type(transport).__name__ for transport in unknown}))
             note = f"does not apply to {names}: not {name}'s own transport, or of unknown layout"
@@ -270,14 +270,15 @@ class HttpcorePool:
         """Close what was opened in loops other than the first."""
         await self.loops.aclose()
 
-    def _transports(self) -> Iterator[Any]:
+    def transports(self) -> Iterator[Any]:
+        """The transports that the client has at present."""
         client = self._client()
         if client is not None:
             yield client._transport
             yield from {id(t): t for t in client._mounts.values() if t is not None}.values()
 
     def _pools(self) -> Iterator[CorePool]:
-        for transport in list(self._transports()):
+        for transport in list(self.transports()):
             self.adopt(transport)
         with self._lock:
             known = list(self._known.values())

@@ -1,22 +1,30 @@
-"""netkit under httpx2: drop-in clients, `attach` for existing ones, and the mirrored namespace."""
+"""netkit under httpx2: drop-in clients, `attach` for existing ones, and the mirrored namespace.
+
+What both stacks share stands in `netkit_adapters.httpx`; here is what must be a class or a name of its own, so that
+pickles find it. The modules are copies of those there but for the stack's name (tests/adapters/httpx keeps them so).
+"""
 
 from __future__ import annotations
 
-from typing import Any, Final
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-import httpx2._api as _original_api
-
-from netkit_adapters.httpx.functions import functions_with
-from netkit_adapters.httpx2.errors import (
-    BatchError,
-    CircuitOpen,
-    DeadlineExceeded,
-    ImageError,
-    PoolTimeout,
-    QueueFull,
-    TransportError,
-)
-from netkit_adapters.httpx2.faces import ATTACHING, AsyncClient, Client
+if TYPE_CHECKING:
+    from netkit_adapters.httpx2.surface import (
+        MIRROR,
+        AsyncClient,
+        BatchError,
+        CircuitOpen,
+        Client,
+        DeadlineExceeded,
+        ImageError,
+        PoolTimeout,
+        QueueFull,
+        TransportError,
+        attach,
+        detach,
+        edge_of,
+    )
 
 __all__ = [
     "MIRROR",
@@ -34,18 +42,11 @@ __all__ = [
     "edge_of",
 ]
 
-attach = ATTACHING.attach
-detach = ATTACHING.detach
-edge_of = ATTACHING.edge_of
-
-_FUNCTIONS: Final[dict[str, Any]] = functions_with(_original_api, Client, __name__)
-
-MIRROR: Final[dict[str, Any]] = {"Client": Client, "AsyncClient": AsyncClient, **_FUNCTIONS}
-
 
 def __getattr__(name: str) -> Any:
-    # Module-level functions are found here by pickle and by whoever asks for netkit_adapters.httpx2.get.
+    if name.startswith("__"):
+        raise AttributeError(name)
     try:
-        return _FUNCTIONS[name]
-    except KeyError:
+        return getattr(import_module(f"{__name__}.surface"), name)
+    except AttributeError:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}") from None
