@@ -20,12 +20,12 @@ BARE = {"retry": False, "pool": False, "http2": False}
 
 
 def _frames(face: Face, seen: list[str]) -> Any:
-    """A transport that notes which modules the call went through."""
+    """A transport that notes whether the call came through the chain."""
 
     def handler(request: Any) -> Any:
         frame, found = sys._getframe(), []
         while frame is not None:
-            found.append(frame.f_globals.get("__name__", ""))
+            found.append(frame.f_code.co_name)
             frame = frame.f_back  # type: ignore[assignment]
         seen.append(
             "chained" if any(name.endswith("httpx.messages") or "flow" in name for name in found) else "native"
