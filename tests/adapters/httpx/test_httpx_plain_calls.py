@@ -27,9 +27,7 @@ def _frames(face: Face, seen: list[str]) -> Any:
         while frame is not None:
             found.append(frame.f_code.co_name)
             frame = frame.f_back  # type: ignore[assignment]
-        seen.append(
-            "chained" if any(name.endswith("httpx.messages") or "flow" in name for name in found) else "native"
-        )
+        seen.append("chained" if "sync_terminal" in found or "async_terminal" in found else "native")
         return face.native.Response(200, content=b"x")
 
     return face.transport(handler)
