@@ -204,10 +204,10 @@ def _prepare_auth(prepared: PreparedRequest, url: str, auth: Any, in_url: bool) 
         prepared.prepare_auth(auth, url)
 
 
-def _auth(session: Session, url: str, given: Any, asks_environment: bool) -> Any:
+def _auth(session: Session, url: str, given: Any, trusts_environment: bool, silent: bool) -> Any:
     own: Any = session.auth
-    if asks_environment and not given and not own:
-        given = _sessions.get_netrc_auth(url)
+    if trusts_environment and not given and not own:
+        given = None if silent else _sessions.get_netrc_auth(url)
     return merge(given, own)
 
 
@@ -224,16 +224,17 @@ def prepare(
     auth: Any,
     hooks: Any,
     json: Any,
-    asks_environment: bool,
+    trusts_environment: bool,
+    silent: bool,
 ) -> PreparedRequest:
     """What `session.prepare_request(requests.Request(…))` returns, for an untouched session and an http(s) URL.
 
-    `asks_environment`: a netrc file may have a say. Raises what requests raises.
+    `silent`: the environment is known to have nothing to say (see `environment`). Raises what requests raises.
     """
     own_hooks = session.hooks
     hooked = bool(hooks) or not (own_hooks is None or own_hooks.get("response") == [])
     asked_hooks = models.Request(hooks=hooks).hooks if hooked else None
-    auth = _auth(session, url, auth, asks_environment)
+    auth = _auth(session, url, auth, trusts_environment, silent)
     prepared = PreparedRequest()
     prepared.method = method.upper()
     if params or session.params:

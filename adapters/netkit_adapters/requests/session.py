@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import sys
 from collections import OrderedDict
-from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import requests
@@ -34,8 +33,6 @@ if TYPE_CHECKING:
 __all__ = ["Session", "attach", "detach", "edge_of"]
 
 _threads = Threads()
-_NOTHING = nullcontext()
-_ASKS_THE_ENVIRONMENT = frozenset({Base.prepare_request.__code__, Base.merge_environment_settings.__code__})
 _BASE_REQUEST = Base.request
 _BASE_SEND = Base.send
 _BASE_SEND_CODE = Base.send.__code__
@@ -126,18 +123,6 @@ class Session(Base):
         wiring = self.__dict__.get("_netkit_wired")
         return self._netkit_start() if wiring is None else wiring
 
-    @property
-    def trust_env(self) -> bool:
-        """As in requests. To requests' own code it is False also while the environment has nothing to say."""
-        value: bool = self.__dict__.get("trust_env", True)
-        if value and sys._getframe(1).f_code in _ASKS_THE_ENVIRONMENT and environment.is_silent():
-            return False
-        return value
-
-    @trust_env.setter
-    def trust_env(self, value: bool) -> None:
-        self.__dict__["trust_env"] = value
-
     def request(
         self,
         method: str,
@@ -166,12 +151,12 @@ class Session(Base):
             or url[:4] != "http"
             or not is_untouched(self)
         ):
-            with environment.look() if self.__dict__.get("trust_env", True) else _NOTHING:
-                return request(
-                    method, url, params, data, headers, cookies, files, auth, timeout, allow_redirects, proxies,
-                    hooks, stream, verify, cert, json,
-                )  # fmt: skip
-        asks_environment = self.trust_env and not environment.is_silent()
+            return request(
+                method, url, params, data, headers, cookies, files, auth, timeout, allow_redirects, proxies, hooks,
+                stream, verify, cert, json,
+            )  # fmt: skip
+        trusts = self.trust_env
+        silent = not trusts or environment.is_silent()
         prepared = prepare(
             self,
             method,
@@ -184,9 +169,10 @@ class Session(Base):
             auth=auth,
             hooks=hooks,
             json=json,
-            asks_environment=asks_environment,
+            trusts_environment=trusts,
+            silent=silent,
         )
-        if asks_environment or proxies or self.proxies or type(self.proxies) is not dict:
+        if not silent or proxies or self.proxies or type(self.proxies) is not dict:
             settings = self.merge_environment_settings(prepared.url, proxies or {}, stream, verify, cert)  # type: ignore[arg-type]
             return self.send(prepared, timeout=timeout, allow_redirects=allow_redirects, **settings)
         return self.send(

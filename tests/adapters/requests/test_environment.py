@@ -40,9 +40,16 @@ def test_silence_is_noticed_and_its_end_too(home: Path, monkeypatch: pytest.Monk
     assert not environment.is_silent()
 
 
-@pytest.mark.parametrize("name", ["get_netrc_auth", "get_environ_proxies"])
-def test_whoever_answers_in_its_place_is_asked(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(requests.sessions, name, lambda *args, **kwargs: None)
+@pytest.mark.parametrize(
+    ("module", "name"),
+    [
+        (requests.sessions, "get_netrc_auth"),
+        (requests.sessions, "get_environ_proxies"),
+        (requests.utils, "getproxies"),
+    ],
+)
+def test_whoever_answers_in_its_place_is_asked(module: Any, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, name, lambda *args, **kwargs: None)
     assert not environment.is_silent()
 
 
