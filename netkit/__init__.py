@@ -36,6 +36,7 @@ from netkit.flow import Layer, Send
 from netkit.headers import Headers
 from netkit.hookspecs import hookimpl
 from netkit.messages import Body, Request, Response, Timeout
+from netkit.patching import install, uninstall
 from netkit.plugins import Context
 from netkit.runtime import Runtime
 from netkit.stats import Stats
@@ -84,11 +85,13 @@ __all__ = [
     "hookimpl",
     "httpx",
     "httpx2",
+    "install",
     "listen",
     "overrides",
     "requests",
     "stats",
     "testing",
+    "uninstall",
 ]
 
 _FACES: Final = {

@@ -17,7 +17,7 @@ from contextvars import ContextVar
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from netkit import fork
+from netkit import fork, process
 from netkit.config import Config, PluginSettings
 from netkit.errors import ConfigError, PluginError
 from netkit.events import CallEnded, CallStarted, Emitter
@@ -130,6 +130,7 @@ class Edge:
         plan = self.config.plan(self._registry)
         self._bare = not plan.steps and not self._has_routes
         self._default = self._compose(plan)
+        process.register(self)
 
     def after_fork_in_child(self) -> None:
         self._lock = threading.RLock()

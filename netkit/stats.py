@@ -20,7 +20,7 @@ import msgspec
 from netkit import fork
 from netkit.errors import BodyClosed
 
-__all__ = ["Call", "Counter", "Latency", "Meter", "PoolStats", "RequestStats", "Stats"]
+__all__ = ["Call", "Counter", "Latency", "Meter", "PoolStats", "RequestStats", "Stats", "summary"]
 
 WINDOW: Final = 2048
 _now = time.monotonic
@@ -186,16 +186,17 @@ class Meter:
         )
 
     def latency(self) -> Latency:
-        return _summary([end - begin for begin, _, end in list(self.window)])
+        return summary([end - begin for begin, _, end in list(self.window)])
 
     def first_byte(self) -> Latency:
-        return _summary([first - begin for begin, first, _ in list(self.window) if first])
+        return summary([first - begin for begin, first, _ in list(self.window) if first])
 
     def __repr__(self) -> str:
         return f"<Meter {self.requests()}>"
 
 
-def _summary(window: list[float]) -> Latency:
+def summary(window: list[float]) -> Latency:
+    """Mean and percentiles of some durations in seconds, in any order."""
     values = sorted(window)
     if not values:
         return Latency()

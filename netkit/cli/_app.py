@@ -83,6 +83,12 @@ def demo(context: typer.Context) -> None:
     _forward("demo", context.args)
 
 
+@app.command(context_settings=FORWARD, add_help_option=False)
+def run(context: typer.Context) -> None:
+    """Run a Python program with netkit inside its HTTP sessions (`netkit run --help`)."""
+    _forward("run", context.args)
+
+
 def _forward(command: str, arguments: list[str]) -> None:
     """Hand the rest of the line to `netkit.cli.<command>.run(arguments)`, which returns the exit code."""
     module = f"netkit.cli.{command}"

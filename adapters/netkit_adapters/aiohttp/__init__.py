@@ -15,7 +15,7 @@ from netkit_adapters.aiohttp.errors import (
     PoolTimeout,
     QueueFull,
 )
-from netkit_adapters.aiohttp.session import ClientSession, attach, detach, edge_of, request
+from netkit_adapters.aiohttp.session import ClientSession, adopt, attach, detach, edge_of, release, request
 
 __all__ = [
     "MIRROR",
@@ -26,9 +26,11 @@ __all__ = [
     "ImageError",
     "PoolTimeout",
     "QueueFull",
+    "adopt",
     "attach",
     "detach",
     "edge_of",
+    "release",
     "request",
 ]
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from netkit.config import Config, PluginSettings
 
-__all__ = ["ClientSession", "attach", "detach", "edge_of", "request"]
+__all__ = ["ClientSession", "adopt", "attach", "detach", "edge_of", "release", "request"]
 
 _asyncio: Final = Asyncio()
 _original_request: Final = Base._request
@@ -293,6 +293,19 @@ def detach(session: Base) -> None:
     """Take netkit out of a session to which it was attached."""
     if isinstance(session, ClientSession):
         raise TypeError("a netkit.ClientSession cannot be detached: use aiohttp.ClientSession instead")
+    wiring: _Wiring | None = session.__dict__.get("_netkit_wiring")
+    if wiring is not None:
+        _take_out(session, wiring)
+        wiring.edge.close()
+
+
+def adopt(session: Base) -> None:
+    """Set up a session that has become one of netkit's by a change of its class (`netkit.install`)."""
+    attach(session)
+
+
+def release(session: Base) -> None:
+    """Undo `adopt`, before the class is changed back."""
     wiring: _Wiring | None = session.__dict__.get("_netkit_wiring")
     if wiring is not None:
         _take_out(session, wiring)

@@ -72,7 +72,7 @@ def rewire(
     plugins: Mapping[str, PluginSettings] | None,
     config: Config | str | None,
     *,
-    explicit_limits: bool,
+    explicit_limits: bool | None,
     supplied: tuple[Any, ...],
 ) -> Wiring:
     """As `wire`, for one of netkit's own clients; what it had before gives its pools back."""
@@ -192,6 +192,20 @@ class Attaching:
                     delattr(client, name)
             present.wiring.pool.restore()
             present.wiring.edge.close()
+
+    def adopt(self, client: Any) -> None:
+        """Set up a client that has become one of netkit's by a change of its class (`netkit.install`)."""
+        client._netkit_limits, client._netkit_supplied = None, ()
+        client._netkit_configure((None, None))
+
+    def release(self, client: Any) -> None:
+        """Undo `adopt`, before the class is changed back."""
+        wiring: Wiring | None = client.__dict__.pop("_netkit_wiring", None)
+        for name in ("_netkit_limits", "_netkit_supplied", "_netkit_settings"):
+            client.__dict__.pop(name, None)
+        if wiring is not None:
+            wiring.pool.restore()
+            wiring.edge.close()
 
     def edge_of(self, client: Any) -> Edge:
         """The netkit side of a client; TypeError when it has none."""

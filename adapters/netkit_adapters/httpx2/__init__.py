@@ -21,9 +21,11 @@ if TYPE_CHECKING:
         PoolTimeout,
         QueueFull,
         TransportError,
+        adopt,
         attach,
         detach,
         edge_of,
+        release,
     )
 
 __all__ = [
@@ -37,9 +39,11 @@ __all__ = [
     "PoolTimeout",
     "QueueFull",
     "TransportError",
+    "adopt",
     "attach",
     "detach",
     "edge_of",
+    "release",
 ]
 
 

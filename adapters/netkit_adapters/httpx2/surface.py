@@ -29,14 +29,18 @@ __all__ = [
     "PoolTimeout",
     "QueueFull",
     "TransportError",
+    "adopt",
     "attach",
     "detach",
     "edge_of",
+    "release",
 ]
 
+adopt = ATTACHING.adopt
 attach = ATTACHING.attach
 detach = ATTACHING.detach
 edge_of = ATTACHING.edge_of
+release = ATTACHING.release
 
 _FUNCTIONS: Final[dict[str, Any]] = functions_with(_original_api, Client, "netkit_adapters.httpx2")
 

@@ -13,7 +13,7 @@ from netkit_adapters.requests.errors import (
     PoolTimeout,
     QueueFull,
 )
-from netkit_adapters.requests.session import Session, attach, detach, edge_of
+from netkit_adapters.requests.session import Session, adopt, attach, detach, edge_of, release
 
 __all__ = [
     "MIRROR",
@@ -24,9 +24,11 @@ __all__ = [
     "PoolTimeout",
     "QueueFull",
     "Session",
+    "adopt",
     "attach",
     "detach",
     "edge_of",
+    "release",
 ]
 
 _FUNCTIONS: Final = ("delete", "get", "head", "options", "patch", "post", "put", "request")

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from netkit.config import Config, PluginSettings
 
-__all__ = ["Session", "attach", "detach", "edge_of"]
+__all__ = ["Session", "adopt", "attach", "detach", "edge_of", "release"]
 
 _threads = Threads()
 _BASE_REQUEST = Base.request
@@ -261,6 +261,19 @@ def detach(session: Base) -> None:
     else:
         session.get_adapter = present.previous  # type: ignore[method-assign]
     present.wiring.edge.close()
+
+
+def adopt(session: Session) -> None:
+    """Set up a session that has become one of netkit's by a change of its class (`netkit.install`)."""
+    session._netkit_start()
+
+
+def release(session: Session) -> None:
+    """Undo `adopt`, before the class is changed back."""
+    wiring: Wiring | None = session.__dict__.pop("_netkit_wired", None)
+    session.__dict__.pop("_netkit_settings", None)
+    if wiring is not None:
+        wiring.edge.close()
 
 
 def edge_of(session: Base) -> Edge:
