@@ -24,14 +24,16 @@ from netkit_adapters.httpx.chain import (
     counted,
     sync_terminal,
 )
+from netkit_adapters.httpx.channel import tls_of
 from netkit_adapters.httpx.http2 import HttpxHttp2
 from netkit_adapters.httpx.pool import HttpcorePool
 from netkit_adapters.httpx.routes import Routes
+from netkit_adapters.httpx.urls import MergedUrls
 
 if TYPE_CHECKING:
     from netkit.config import Config, PluginSettings
 
-__all__ = ["Attaching", "rewire", "supplied_in", "wire"]
+__all__ = ["Attaching", "remember", "rewire", "supplied_in", "wire"]
 
 T = TypeVar("T")
 
@@ -83,6 +85,14 @@ def rewire(
     wiring = wire(shapes, client, plugins=plugins, config=config, explicit_limits=explicit_limits, supplied=supplied)
     wiring.tls = client.__dict__.get("_netkit_tls")
     return wiring
+
+
+def remember(shapes: Shapes, client: Any, arguments: Mapping[str, Any] | None) -> None:
+    """Note what a client's own keyword arguments said; None where nobody can tell any more."""
+    client._netkit_limits = None if arguments is None else "limits" in arguments
+    client._netkit_supplied = supplied_in(arguments or {})
+    client._netkit_tls = None if arguments is None else tls_of(arguments)
+    client._netkit_urls = MergedUrls(shapes.merge_url)
 
 
 def supplied_in(arguments: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -195,13 +205,13 @@ class Attaching:
 
     def adopt(self, client: Any) -> None:
         """Set up a client that has become one of netkit's by a change of its class (`netkit.install`)."""
-        client._netkit_limits, client._netkit_supplied = None, ()
+        remember(self._shapes, client, None)
         client._netkit_configure((None, None))
 
     def release(self, client: Any) -> None:
         """Undo `adopt`, before the class is changed back."""
         wiring: Wiring | None = client.__dict__.pop("_netkit_wiring", None)
-        for name in ("_netkit_limits", "_netkit_supplied", "_netkit_settings"):
+        for name in ("_netkit_limits", "_netkit_supplied", "_netkit_tls", "_netkit_urls", "_netkit_settings"):
             client.__dict__.pop(name, None)
         if wiring is not None:
             wiring.pool.restore()

@@ -10,14 +10,13 @@ from httpx import AsyncClient as BaseAsyncClient
 from httpx import Client as BaseClient
 
 from netkit_adapters.httpx.chain import Shapes, View, async_counted, counted
-from netkit_adapters.httpx.channel import tls_of
-from netkit_adapters.httpx.clients import Attaching, rewire, supplied_in
+from netkit_adapters.httpx.clients import Attaching, remember, rewire
 from netkit_adapters.httpx.errors import FACES, KINDS
 from netkit_adapters.httpx.stack import Stack
-from netkit_adapters.httpx.urls import MergedUrls
 
 if TYPE_CHECKING:
     from netkit.config import Config, PluginSettings
+    from netkit_adapters.httpx.urls import MergedUrls
 
 __all__ = ["ATTACHING", "SHAPES", "AsyncClient", "Client"]
 
@@ -37,6 +36,10 @@ class Client(BaseClient):
     Raises `ConfigError` for anything that is wrong in either, before any request is made.
     """
 
+    _netkit_limits: bool | None
+    _netkit_supplied: tuple[Any, ...]
+    _netkit_urls: MergedUrls
+
     def __init__(
         self,
         *args: Any,
@@ -45,10 +48,7 @@ class Client(BaseClient):
         **kwargs: Any,
     ) -> None:
         super().__init__(*args, **kwargs)
-        self._netkit_limits = "limits" in kwargs
-        self._netkit_supplied = supplied_in(kwargs)
-        self._netkit_tls = tls_of(kwargs)
-        self._netkit_urls = MergedUrls(SHAPES.merge_url)
+        remember(SHAPES, self, kwargs)
         self._netkit_configure((plugins, config))
 
     def _netkit_configure(self, settings: tuple[Any, Any]) -> None:
@@ -88,6 +88,10 @@ class AsyncClient(BaseAsyncClient):
     Runs on asyncio and trio. One client serves several loops, one after the other or at once.
     """
 
+    _netkit_limits: bool | None
+    _netkit_supplied: tuple[Any, ...]
+    _netkit_urls: MergedUrls
+
     def __init__(
         self,
         *args: Any,
@@ -96,10 +100,7 @@ class AsyncClient(BaseAsyncClient):
         **kwargs: Any,
     ) -> None:
         super().__init__(*args, **kwargs)
-        self._netkit_limits = "limits" in kwargs
-        self._netkit_supplied = supplied_in(kwargs)
-        self._netkit_tls = tls_of(kwargs)
-        self._netkit_urls = MergedUrls(SHAPES.merge_url)
+        remember(SHAPES, self, kwargs)
         self._netkit_configure((plugins, config))
 
     def _netkit_configure(self, settings: tuple[Any, Any]) -> None:
