@@ -44,6 +44,7 @@ DEFAULT_PLUGINS: Final[dict[str, str]] = {
     "retry": "netkit_plugins.retry",
     "pool": "netkit_plugins.pool",
     "http2": "netkit_plugins.http2",
+    "coalesce": "netkit_plugins.coalesce",
 }
 """Built-in plugins: name → module."""
 

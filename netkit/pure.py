@@ -16,7 +16,10 @@ from collections.abc import Iterable
 from typing import Final
 from urllib.parse import urlsplit
 
-__all__ = ["PURE_PATHS", "SAFE_METHODS", "Routes"]
+from netkit.identity import asks_for_stream, is_sampled
+from netkit.messages import Request
+
+__all__ = ["PURE_PATHS", "SAFE_METHODS", "Routes", "is_shareable"]
 
 PURE_PATHS: Final = ("*/embeddings", "*/embed", "*/rerank", "*/score", "*/tokenize", "*/classify")
 """Inference calls that change nothing and cost little twice; chat and image generation are billed twice."""
@@ -47,3 +50,25 @@ class Routes:
 
     def __repr__(self) -> str:
         return f"Routes({self.patterns!r})"
+
+
+def is_shareable(request: Request, routes: Routes, *, safe_methods: bool, sampled: bool) -> bool:
+    """Whether one answer to `request` may serve others who ask the same: it changes nothing, is no stream, and its
+    caller did not ask for an answer of its own.
+
+    `safe_methods`: GET, HEAD and OPTIONS on every route; `sampled`: also what a model draws at random. A request with
+    `extensions["pure"]` needs no route.
+    """
+    extensions = request.extensions
+    if extensions.get("shared") is True or extensions.get("stream") is True:
+        return False
+    if not (
+        (safe_methods and request.method in SAFE_METHODS) or extensions.get("pure") is True or request.url in routes
+    ):
+        return False
+    headers = request.headers
+    control = headers.get("cache-control", "").lower()
+    if "no-cache" in control or "no-store" in control or "upgrade" in headers or asks_for_stream(request):
+        return False
+    content = request.body.content
+    return sampled or not content or not is_sampled(content)

@@ -14,6 +14,10 @@ T = TypeVar("T")
 log = logging.getLogger("netkit")
 
 
+def place() -> Any:
+    return trio.lowlevel.current_trio_token()
+
+
 async def sleep(seconds: float) -> None:
     await trio.sleep(max(0.0, seconds))
 

@@ -118,6 +118,10 @@ class NativeBody(ResponseBody, BaseTimerContext):
         if not self.ended:
             self.end(BodyClosed("dropped before its end"))
 
+    def follow(self, timer: BaseTimerContext) -> None:
+        """Obey another clock from now on."""
+        self._timer = timer
+
     # What aiohttp's streams ask of their timer.
 
     def assert_timeout(self) -> None:

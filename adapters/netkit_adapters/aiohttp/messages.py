@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import aiohttp
 from aiohttp import ClientRequest, ClientResponse, hdrs
+from aiohttp.helpers import BaseTimerContext, TimerNoop
 from aiohttp.http import HttpVersion, HttpVersion11
 from multidict import CIMultiDict, CIMultiDictProxy
 from yarl import URL
@@ -65,6 +66,8 @@ class Exchange:
     in_flight = 0
     body_started = False
     sent: ClientRequest | None = None
+    timer: BaseTimerContext | None = None
+    """The caller's own clock, while the call runs without it."""
     _loaded: Headers | None = None
     begun = 0
     """The id of the request as it was made, which lives as long as its call; 0 for one that belongs to no call."""
@@ -130,6 +133,18 @@ class Exchange:
         """Let go of the native request, which holds its response: observers may keep this object for longer."""
         self.req = self.handler = self.sent = None
 
+    def attach(self, native: ClientResponse) -> None:
+        """Put an answer that was made without the caller's clock back under it: its body is the caller's."""
+        timer = self.timer
+        if timer is None or not isinstance(native, ClientResponse):
+            return
+        native._timer = timer
+        watched: Any = getattr(native.content, "_timer", None)
+        if isinstance(watched, NativeBody):
+            watched.follow(timer)
+        elif watched is not None:
+            native.content._timer = timer
+
     async def prepare(self, request: Request, req: ClientRequest) -> ClientRequest:
         """What to send for `request`: `req` itself, or a copy with what layers changed, fit to be sent once more."""
         req = self.rebuilt(request, req)
@@ -179,9 +194,13 @@ class Exchange:
         same_headers = request._headers is self or request._headers is self._loaded
         same_body = request.body is self.body
         same_url = request.url is self.url
-        if same_headers and same_body and same_url and request.method is self.method:
+        detached = request.extensions.get("detached") is True
+        if same_headers and same_body and same_url and request.method is self.method and not detached:
             return req if request.timeout is self.timeout else copy_of(req)
         changed = copy_of(req)
+        if detached:
+            # The caller's clock cancels whichever task it finds inside, and counts on finding its own.
+            self.timer, changed._timer = req._timer, TimerNoop()
         changed.method = request.method.upper()
         changed.headers = req.headers.copy() if same_headers else CIMultiDict(request.headers.items())
         if not same_url:

@@ -83,6 +83,8 @@ class Hop:
             answer: ClientResponse | None = response.native
             if answer is None:
                 answer = build_native(response, await response.body.read(), req)
+            elif exchange.timer is not None:
+                exchange.attach(answer)
         except (ConfigError, PluginError) as error:
             edge.tell_end(request, exchange.call, None)(error)
             raise

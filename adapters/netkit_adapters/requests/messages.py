@@ -183,7 +183,7 @@ def to_request(
         lambda: Headers((_text(name), _text(value)) for name, value in (prepared.headers or {}).items()),
         _body(prepared),
         _timeout(arguments.get("timeout")),
-        {},
+        {"stream": True} if arguments.get("stream") else {},
         exchange,
     )
     exchange.request = request

@@ -1,0 +1,109 @@
+"""An answer that is there whole, so that it can be given to several callers, or again later.
+
+Example::
+
+    answer = await take(request, response, max_bytes=8 << 20)
+    if answer is not None:
+        another = answer.response(coalesced=True)
+
+Rules of this file:
+
+- A stream stays a stream: whether all of an answer may be read is decided by its head, before its first byte.
+- Only what is complete becomes an `Answer`; `take` raises what the stack raises for a body that breaks off.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any, Final
+
+import msgspec
+
+from netkit.errors import NetkitError, TransportError
+from netkit.headers import Headers
+from netkit.messages import Request, Response
+
+__all__ = ["Answer", "copy_of_error", "is_whole", "take"]
+
+HOP_BY_HOP: Final = frozenset({"connection", "keep-alive", "proxy-connection", "transfer-encoding", "te", "upgrade"})
+STREAMED: Final = ("text/event-stream", "multipart/", "application/x-ndjson", "application/jsonl",
+                   "application/x-jsonlines", "application/json-seq", "application/stream+json")  # fmt: skip
+
+
+class Answer(msgspec.Struct, frozen=True, array_like=True):
+    """Status, headers without those of one hop, and the body as the stack hands it out before content decoding."""
+
+    status: int
+    headers: tuple[tuple[str, str], ...]
+    content: bytes
+    http_version: str = "HTTP/1.1"
+
+    def response(self, **extensions: Any) -> Response:
+        """A response of its own; readable as often as its stack allows for any other."""
+        return Response.of(
+            self.status, Headers(self.headers), self.content, http_version=self.http_version, **extensions
+        )
+
+
+def is_whole(request: Request, response: Response, max_bytes: int) -> bool:
+    """Whether the answer, by its head, is no stream and no longer than `max_bytes`.
+
+    One of unknown length is waited for only where it is JSON (a compressing proxy takes the length away): anything
+    else may go on for ever.
+    """
+    headers = response.headers
+    if response.status < 200 or request.method == "CONNECT":
+        return False
+    if request.method == "HEAD" or response.status in (204, 304):
+        return True
+    kind = headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind.startswith(STREAMED):
+        return False
+    length = headers.get("content-length")
+    if length is None or "transfer-encoding" in headers:
+        return kind == "application/json" or kind.endswith("+json")
+    return length.isascii() and length.isdigit() and int(length[:20]) <= max_bytes
+
+
+async def take(request: Request, response: Response, *, max_bytes: int) -> Answer | None:
+    """Read `response`, which its caller can still read afterwards; None when it is a stream, or longer than
+    `max_bytes`: then nothing was read, unless its length showed only at the end."""
+    if not is_whole(request, response, max_bytes):
+        return None
+    content = await response.read()
+    if len(content) > max_bytes:
+        return None
+    pairs = tuple(pair for pair in response.headers.items() if pair[0].lower() not in HOP_BY_HOP)
+    return Answer(response.status, pairs, content, response.extensions.get("http_version", "HTTP/1.1"))
+
+
+def copy_of_error(error: NetkitError) -> NetkitError:
+    """The same failure as an exception object of its own, for one more caller.
+
+    `details["shared"]` marks it. A native exception is copied too; where it cannot be, the caller gets its stack's
+    type for that kind of failure.
+    """
+    made = type(error).__new__(type(error), *error.args)
+    made.args = error.args
+    made.__dict__.update(error.__dict__)
+    made.__cause__, made.__context__ = error.__cause__, error.__context__
+    made.__suppress_context__ = error.__suppress_context__
+    if isinstance(made, TransportError):
+        made.details = {**made.details, "shared": True}
+        if made.native is not None:
+            made.native = _copy_of_native(made.native)
+            if error.__cause__ is getattr(error, "native", None):
+                made.__cause__ = made.native
+    return made
+
+
+def _copy_of_native(error: BaseException) -> BaseException | None:
+    try:
+        made = copy.copy(error)
+    except Exception:  # noqa: BLE001 - a class of its own may refuse in any way
+        return None
+    if type(made) is not type(error) or str(made) != str(error):
+        return None
+    made.__cause__, made.__context__ = error.__cause__, error.__context__
+    made.__suppress_context__ = error.__suppress_context__
+    return made
