@@ -31,7 +31,7 @@ STREAMED: Final = ("text/event-stream", "multipart/", "application/x-ndjson", "a
 
 
 class Answer(msgspec.Struct, frozen=True, array_like=True):
-    """Status, headers without those of one hop, and the body as the stack hands it out before content decoding."""
+    """Status, the headers that fit a whole body, and that body; compressed where Content-Encoding is among them."""
 
     status: int
     headers: tuple[tuple[str, str], ...]
@@ -73,8 +73,22 @@ async def take(request: Request, response: Response, *, max_bytes: int) -> Answe
     content = await response.read()
     if len(content) > max_bytes:
         return None
-    pairs = tuple(pair for pair in response.headers.items() if pair[0].lower() not in HOP_BY_HOP)
-    return Answer(response.status, pairs, content, response.extensions.get("http_version", "HTTP/1.1"))
+    decoded = response.body.decoded and response.extensions.get("encoded") is not True
+    headers = _fitting(response, content, decoded, has_body=request.method != "HEAD")
+    return Answer(response.status, headers, content, response.extensions.get("http_version", "HTTP/1.1"))
+
+
+def _fitting(response: Response, content: bytes, decoded: bool, *, has_body: bool) -> tuple[tuple[str, str], ...]:
+    """The headers that fit a body that is there whole, and decoded, if it is."""
+    dropped = HOP_BY_HOP
+    if has_body and response.status not in (204, 304):
+        dropped = dropped | {"content-length"}
+        if decoded and "content-encoding" in response.headers:
+            dropped = dropped | {"content-encoding"}
+    pairs = [pair for pair in response.headers.items() if pair[0].lower() not in dropped]
+    if "content-length" in dropped:
+        pairs.append(("content-length", str(len(content))))
+    return tuple(pairs)
 
 
 def copy_of_error(error: NetkitError) -> NetkitError:

@@ -20,6 +20,7 @@ import msgspec
 __all__ = [
     "AttemptFailed",
     "CallEnded",
+    "CallShared",
     "CallStarted",
     "ConnectionClosed",
     "ConnectionDiscarded",
@@ -65,6 +66,12 @@ class AttemptFailed(Event, frozen=True, kw_only=True):
     origin: str
     kind: str
     verdict: str
+
+
+class CallShared(Event, frozen=True, kw_only=True):
+    """A call waits for the answer to an identical one that is under way, instead of being sent."""
+
+    origin: str
 
 
 class RetryScheduled(Event, frozen=True, kw_only=True):

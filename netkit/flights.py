@@ -142,15 +142,20 @@ class Flights:
         with self._lock:
             return sum(map(len, self._tables.values()))
 
-    async def share(self, key: bytes, timeout: Timeout, work: Work) -> Response | None:
+    async def share(
+        self, key: bytes, timeout: Timeout, work: Work, joined: Callable[[], None] | None = None
+    ) -> Response | None:
         """The answer to `key`: by `work`, or by another caller's, if one is under way. None: it cannot be shared.
 
         `timeout` holds this caller's own limits: beyond them it gets a `TransportError` (READ_TIMEOUT), and the
-        others go on. Raises the failure of `work`, each caller an exception object of its own.
+        others go on. `joined` is called once it waits for another's. Raises the failure of `work`, each caller an
+        exception object of its own.
         """
         ticket = _Ticket(work, timeout, self._runtime.now())
         if not self._board(key, ticket):
             return None
+        if joined is not None and ticket.flight.leader is not ticket:
+            joined()
         while True:
             flight = ticket.flight
             if flight.leader is ticket and not flight.started:

@@ -19,7 +19,7 @@ from __future__ import annotations
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterable, Callable, Iterable, Mapping
-from typing import Any, Final, TypeAlias
+from typing import Any, ClassVar, Final, TypeAlias
 
 import msgspec
 
@@ -224,6 +224,10 @@ class ResponseBody(ABC):
     """
 
     __slots__ = ("_on_chunk", "_on_end", "_on_release", "ended", "error", "released")
+
+    decoded: ClassVar[bool] = False
+    """Whether `read()` gives what Content-Encoding (gzip) stood for, as requests and aiohttp do, and not the body as
+    it came. `response.extensions["encoded"]` overrules it."""
 
     def __init__(self) -> None:
         self._on_chunk: list[OnChunk] = []

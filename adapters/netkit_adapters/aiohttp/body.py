@@ -89,6 +89,8 @@ class NativeBody(ResponseBody, BaseTimerContext):
 
     __slots__ = ("_kept", "_response", "_timer")
 
+    decoded = True
+
     reader: ClassVar[type[StreamReader]] = ObservedStreamReader
     """The class of a stream that tells netkit."""
 

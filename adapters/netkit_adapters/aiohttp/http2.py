@@ -220,14 +220,18 @@ def _answer(outcome: H2Exchange, native: Exchange, req: ClientRequest, body: Any
         if task is not None and task.done():
             task = None
     hop, session = native.hop, req._session
-    return respond(
+    decompresses = hop.decompresses(req)
+    response = respond(
         outcome,
         req,
         writer=task,
         stream_writer=writer,
-        auto_decompress=session._auto_decompress if hop.auto_decompress is None else hop.auto_decompress,
+        auto_decompress=decompresses,
         read_bufsize=hop.read_bufsize or session._read_bufsize,
     )
+    if not decompresses:
+        response.extensions["encoded"] = True
+    return response
 
 
 async def _send_within(engine: Engine, request: Request, native: Exchange, target: Hop2) -> tuple[Any, float | None]:

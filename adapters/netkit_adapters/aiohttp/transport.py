@@ -104,6 +104,12 @@ class Hop:
         finally:
             del failure
 
+    def decompresses(self, req: ClientRequest) -> bool:
+        """Whether aiohttp decodes gzip and its like in the answer to `req`."""
+        if self.auto_decompress is None:
+            return bool(getattr(req._session, "_auto_decompress", True))
+        return self.auto_decompress
+
     def _timeout_of(self, session: ClientSession | None) -> Timeout:
         limits = self.timeout or (session and session._timeout) or DEFAULT_TIMEOUT
         if limits is not self._limits:
@@ -146,4 +152,7 @@ async def terminal(request: Request) -> Response:
     exchange.body_started = True
     if edge.pool is not None:
         edge.pool.answered(native)  # type: ignore[attr-defined]
-    return to_response(native)
+    response = to_response(native)
+    if not exchange.hop.decompresses(req):
+        response.extensions["encoded"] = True
+    return response

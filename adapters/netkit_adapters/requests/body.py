@@ -72,6 +72,8 @@ class NativeBody(ResponseBody):
 
     __slots__ = ("_reference", "_watched")
 
+    decoded = True
+
     def __init__(self, native: requests.Response) -> None:
         super().__init__()
         # Weak: a cycle through the raw response would keep its socket open until a collection.

@@ -53,6 +53,8 @@ class ExchangeBody(ResponseBody):
 
     __slots__ = ("file", "native")
 
+    decoded = True
+
     def __init__(self, exchange: SyncExchange) -> None:
         super().__init__()
         self.file = ExchangeFile(exchange, self)
@@ -61,8 +63,10 @@ class ExchangeBody(ResponseBody):
     def preload(self) -> None:
         """Read all of it now, past urllib3's machinery: for callers that did not ask for a stream.
 
-        Raises what `Response.content` raises.
+        Raises what `Response.content` raises. Does nothing where a layer has read it already.
         """
+        if self.native._content_consumed:
+            return
         parts = []
         try:
             while data := self.file.read1():

@@ -8,6 +8,8 @@ import msgspec
 
 from netkit import Request, Response, Send
 from netkit.answers import Answer, take
+from netkit.edge import origin_of
+from netkit.events import CallShared
 from netkit.flights import Flights
 from netkit.identity import Identities
 from netkit.plugins import Context
@@ -33,6 +35,7 @@ class CoalesceLayer:
 
     def __init__(self, options: CoalesceOptions, context: Context) -> None:
         self._options = options
+        self._context = context
         self._routes = Routes(options.routes)
         self._identities = Identities(ignore=options.key_ignore_headers)
         self._flights = Flights(context.runtime)
@@ -46,12 +49,16 @@ class CoalesceLayer:
             return await send(request)
         self._calls.add()
         key = self._identities.key(request, content)
-        response = await self._flights.share(key, request.timeout, partial(self._call, request, send))
+        joined = partial(self._tell, request.url) if self._context.emit else None
+        response = await self._flights.share(key, request.timeout, partial(self._call, request, send), joined)
         return await send(request) if response is None else response
 
     async def _call(self, request: Request, send: Send) -> tuple[Response, Answer | None]:
         response = await send(request.extend(detached=True) if self._flights.detached else request)
         return response, await take(request, response, max_bytes=self._options.max_answer_bytes)
+
+    def _tell(self, url: str) -> None:
+        self._context.emit(CallShared(time=self._context.runtime.now(), origin=origin_of(url)))
 
     def stats(self) -> CoalesceStats:
         flights = self._flights
