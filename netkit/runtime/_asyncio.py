@@ -113,9 +113,6 @@ class Asyncio:
     def now(self) -> float:
         return time.monotonic()
 
-    def place(self) -> Any:
-        return asyncio._get_running_loop() or _trio().place()
-
     async def sleep(self, seconds: float) -> None:
         if asyncio._get_running_loop() is None:
             await _trio().sleep(seconds)

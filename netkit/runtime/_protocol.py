@@ -50,11 +50,6 @@ class Runtime(Protocol):
         """Wait `seconds`; 0 or less lets others run first where there are others."""
         ...
 
-    def place(self) -> Any:
-        """What spawned work and an event's waiters are bound to here: the running loop, or one object for all
-        threads. Hashable and weakly referable, so that state can be kept for each loop and goes with it."""
-        ...
-
     def event(self) -> Event: ...
 
     def place(self) -> object:

@@ -188,9 +188,6 @@ class Scripted:
     def now(self) -> float:
         return self._now
 
-    def place(self) -> Any:
-        return self
-
     def timer(self, delay: float, callback: Callable[[], None]) -> _Timer:
         timer = _Timer(callback)
         heapq.heappush(self._timers, (self._now + max(0.0, delay), next(self._order), timer))

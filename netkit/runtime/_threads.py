@@ -139,9 +139,6 @@ class Threads:
     def now(self) -> float:
         return time.monotonic()
 
-    def place(self) -> Any:
-        return self
-
     async def sleep(self, seconds: float) -> None:
         job: _Job | None = getattr(_current, "job", None)
         if job is not None:

@@ -14,10 +14,6 @@ T = TypeVar("T")
 log = logging.getLogger("netkit")
 
 
-def place() -> Any:
-    return trio.lowlevel.current_trio_token()
-
-
 async def sleep(seconds: float) -> None:
     await trio.sleep(max(0.0, seconds))
 
