@@ -192,8 +192,13 @@ class Edge:
         for (name, _), layer in list(self._instances.items()):
             report = getattr(layer, "stats", None)
             if report is not None:
-                # The default plan's instance came first; those of routes and overrides count for themselves.
-                sections.setdefault(name, report())
+                section = getattr(layer, "stats_section", name)
+                found = report()
+                known = sections.setdefault(section, found)
+                # The default plan's instance came first; those of routes and overrides count for themselves, unless
+                # their sections are tables, which add up.
+                if known is not found and isinstance(known, dict) and isinstance(found, dict):
+                    sections[section] = {**found, **known}
         pool = sections.pop("pool", None)
         if pool is None:
             counts = self.pool.counts() if self.pool is not None else None

@@ -22,6 +22,9 @@ __all__ = [
     "CallEnded",
     "CallShared",
     "CallStarted",
+    "CircuitClosed",
+    "CircuitHalfOpen",
+    "CircuitOpened",
     "ConnectionClosed",
     "ConnectionDiscarded",
     "ConnectionOpened",
@@ -89,6 +92,27 @@ class RetryDenied(Event, frozen=True, kw_only=True):
     origin: str
     attempt: int
     reason: str
+
+
+class CircuitOpened(Event, frozen=True, kw_only=True):
+    """A circuit refuses calls for `seconds` from now on; `reason` is "failures" (in a row), "ratio", "probe" (one has
+    failed) or "shared" (another process opened it)."""
+
+    circuit: str
+    reason: str
+    seconds: float
+
+
+class CircuitHalfOpen(Event, frozen=True, kw_only=True):
+    """An open circuit lets a call through to see whether the server is back."""
+
+    circuit: str
+
+
+class CircuitClosed(Event, frozen=True, kw_only=True):
+    """A circuit lets every call through again."""
+
+    circuit: str
 
 
 class ConnectionDiscarded(Event, frozen=True, kw_only=True):

@@ -45,6 +45,7 @@ DEFAULT_PLUGINS: Final[dict[str, str]] = {
     "pool": "netkit_plugins.pool",
     "http2": "netkit_plugins.http2",
     "coalesce": "netkit_plugins.coalesce",
+    "breaker": "netkit_plugins.breaker",
 }
 """Built-in plugins: name → module."""
 
@@ -97,9 +98,10 @@ class Registration:
     """One layer or transport that a plugin brings.
 
     `factory(options, context)` returns the layer: an `async def (request, send)` or a callable object, which may
-    also have `stats()` (its section of `netkit.stats()`) and `close()`. `options` is a frozen dataclass whose
-    fields, types and defaults are the plugin's configuration. `kind` is "layer" or "transport". `implicit` holds
-    the options that apply when nobody configured the plugin: None means it is off until asked for.
+    also have `close()` and `stats()`: its section of `netkit.stats()`, called as its attribute `stats_section` says,
+    else as the plugin. `options` is a frozen dataclass whose fields, types and defaults are the plugin's
+    configuration. `kind` is "layer" or "transport". `implicit` holds the options that apply when nobody configured
+    the plugin: None means it is off until asked for.
     `request_headers` names the headers that it may add or change on the wire. `summary` is one line for
     `netkit plugins`.
     """

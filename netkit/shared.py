@@ -80,7 +80,8 @@ class SharedRedis:
         self._posted = 0
         self._away = False
         self._retry_at = 0.0
-        self._lock = threading.Lock()
+        # Entered again by a collector that runs inside it and ends a body.
+        self._lock = threading.RLock()
         try:
             # Made and dropped: a wrong option in the URL shows only here, and must not do so in somebody's call.
             places = self._connect_nowhere().connection_pool
@@ -116,22 +117,28 @@ class SharedRedis:
             return otherwise
         return await runtime.offload(self._run_or, function, otherwise)
 
-    def post(self, function: Callable[[Any], Any]) -> None:
+    def post(self, function: Callable[[Any], Any], otherwise: Callable[[], Any] | None = None) -> None:
         """Run `function(client)` soon, in a thread of this object's own and in the order of posting.
 
-        Callable from anywhere, a garbage collector included: it neither waits nor raises. While Redis is away the
-        work is dropped.
+        It neither waits nor raises. Where Redis is away, or too much is posted already, `otherwise()` is called
+        instead, in this thread or that one.
         """
+        if self._submit(function, otherwise) or otherwise is None:
+            return
+        otherwise()
+
+    def _submit(self, function: Callable[[Any], Any], otherwise: Callable[[], Any] | None) -> bool:
         with self._lock:
             if self._posted >= MAX_POSTED or (self._away and time.monotonic() < self._retry_at):
-                return
+                return False
             if self._worker is None:
                 self._worker = ThreadPoolExecutor(1, thread_name_prefix="netkit-redis")
             try:
-                self._worker.submit(self._run_posted, function)
+                self._worker.submit(self._run_posted, function, otherwise)
             except RuntimeError:  # the interpreter is going down
-                return
+                return False
             self._posted += 1
+            return True
 
     def close(self) -> None:
         """Close the connections once what was posted is done. Using it again connects anew."""
@@ -149,7 +156,7 @@ class SharedRedis:
         worker.shutdown(wait=False)
 
     def after_fork_in_child(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._client = self._worker = None
         self._posted = 0
 
@@ -186,13 +193,15 @@ class SharedRedis:
         except RedisAway:
             return otherwise
 
-    def _run_posted(self, function: Callable[[Any], Any]) -> None:
+    def _run_posted(self, function: Callable[[Any], Any], otherwise: Callable[[], Any] | None) -> None:
         with self._lock:
             self._posted -= 1
         try:
-            self.run(function)
-        except RedisAway:
-            pass
+            try:
+                self.run(function)
+            except RedisAway:
+                if otherwise is not None:
+                    otherwise()
         except Exception:
             log.exception("netkit: posted work for redis at %s failed", self.location)
 
