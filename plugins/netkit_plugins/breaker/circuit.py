@@ -25,7 +25,7 @@ from pybreaker import (
 from netkit_plugins.breaker.options import BreakerOptions
 from netkit_plugins.breaker.window import Window
 
-__all__ = ["Change", "Circuit", "CircuitStats", "Permit", "Snapshot"]
+__all__ = ["Change", "Circuit", "CircuitStats", "Permit", "Snapshot", "jitter", "open_seconds"]
 
 LEASE: Final = 30.0
 """Seconds, at least, after which a probe of which nothing was heard does not keep the next one out."""
