@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from netkit_adapters.aiohttp import ClientSession
     from netkit_adapters.httpx import AsyncClient, Client
     from netkit_adapters.requests import Session
+    from netkit_plugins.image import preprocess
 
     from netkit import aiohttp, httpx, httpx2, requests, testing
 
@@ -88,6 +89,7 @@ __all__ = [
     "install",
     "listen",
     "overrides",
+    "preprocess",
     "requests",
     "stats",
     "testing",
@@ -95,12 +97,14 @@ __all__ = [
 ]
 
 _FACES: Final = {
-    "Session": ("netkit_adapters.requests", "requests"),
-    "Client": ("netkit_adapters.httpx", "httpx"),
-    "AsyncClient": ("netkit_adapters.httpx", "httpx"),
-    "ClientSession": ("netkit_adapters.aiohttp", "aiohttp"),
+    "Session": ("netkit_adapters.requests", "requests", "requests"),
+    "Client": ("netkit_adapters.httpx", "httpx", "httpx"),
+    "AsyncClient": ("netkit_adapters.httpx", "httpx", "httpx"),
+    "ClientSession": ("netkit_adapters.aiohttp", "aiohttp", "aiohttp"),
+    "preprocess": ("netkit_plugins.image", "PIL", "image"),
 }
-"""Faces are imported when first used: a project needs only the stack that it has."""
+"""Module, the package that it needs, and the extra that brings it. Each is imported when first used: a project needs
+only what it has."""
 
 _MODULES: Final = frozenset({"aiohttp", "httpx", "httpx2", "requests", "testing"})
 
@@ -110,14 +114,14 @@ def __getattr__(name: str) -> Any:
         return importlib.import_module(f"netkit.{name}")
     if name not in _FACES:
         raise AttributeError(f"module 'netkit' has no attribute {name!r}")
-    module, extra = _FACES[name]
+    module, package, extra = _FACES[name]
     try:
         face = getattr(importlib.import_module(module), name)
     except ModuleNotFoundError as error:
-        if error.name is None or error.name.partition(".")[0] != extra:
+        if error.name is None or error.name.partition(".")[0] != package:
             raise
         raise ModuleNotFoundError(
-            f"netkit.{name} needs {extra}: install netkit-http[{extra}]", name=error.name
+            f"netkit.{name} needs {package}: install netkit-http[{extra}]", name=error.name
         ) from error
     globals()[name] = face
     return face

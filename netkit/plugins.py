@@ -41,6 +41,7 @@ __all__ = [
 ]
 
 DEFAULT_PLUGINS: Final[dict[str, str]] = {
+    "image": "netkit_plugins.image",
     "retry": "netkit_plugins.retry",
     "pool": "netkit_plugins.pool",
     "http2": "netkit_plugins.http2",

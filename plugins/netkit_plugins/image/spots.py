@@ -1,0 +1,164 @@
+"""A spot: a stretch of a request's body that holds a picture, how to read it, and what to put in its place.
+
+Rules of this file:
+
+- A spot knows positions, not copies: thousands of waiting requests hold no decoded pictures.
+- Whatever lies between spots is sent byte for byte as it came.
+"""
+
+from __future__ import annotations
+
+import binascii
+import re
+from collections.abc import Sequence
+from typing import Final, Protocol
+from urllib.parse import unquote_to_bytes
+
+import msgspec
+
+from netkit.errors import ImageError
+from netkit_plugins.image.places import RENAMES
+from netkit_plugins.image.result import ProcessedImage
+
+__all__ = ["Edit", "RawSpot", "Spot", "TextSpot", "decoded_base64", "spliced"]
+
+_PIECE: Final = 1 << 20
+"""Characters of base64 that are decoded in one step: the interpreter lock is free for other threads in between."""
+
+_DATA_URL: Final = re.compile(r"data:([^,;]*)((?:;[^,;]*)*),", re.IGNORECASE)
+_BLANK: Final = b" \t\r\n"
+_URL_SAFE: Final = bytes.maketrans(b"-_", b"+/")
+
+Edit = tuple[int, int, bytes]
+"""From, to, and what stands there instead."""
+
+
+class Spot(Protocol):
+    """One picture in a body. `where` names it in errors. All methods may be slow: they run off the loop."""
+
+    where: str
+    length: int
+    """Bytes of the body that it takes."""
+    takes_url: bool
+
+    def read(self) -> bytes:
+        """The encoded picture as it came. Raises ImageError."""
+        ...
+
+    def edit(self, picture: ProcessedImage) -> Edit:
+        """What puts `picture` in its place."""
+        ...
+
+    def edit_url(self, url: str) -> Edit:
+        """What puts a stored picture's URL in its place; only where `takes_url`."""
+        ...
+
+
+def spliced(body: bytes, edits: Sequence[Edit]) -> bytes:
+    """`body` with `edits` made, which do not overlap."""
+    parts: list[bytes] = []
+    position = 0
+    for start, end, replacement in sorted(edits):
+        parts += [body[position:start], replacement]
+        position = end
+    return b"".join([*parts, body[position:]])
+
+
+class RawSpot:
+    """A body that is nothing but a picture."""
+
+    where = "the body"
+    takes_url = False
+
+    def __init__(self, body: bytes) -> None:
+        self._body = body
+        self.length = len(body)
+        self.mime = ""
+        """The type of what was put in its place."""
+
+    def read(self) -> bytes:
+        return self._body
+
+    def edit(self, picture: ProcessedImage) -> Edit:
+        self.mime = picture.mime
+        return 0, len(self._body), picture.bytes
+
+    def edit_url(self, url: str) -> Edit:
+        raise NotImplementedError
+
+
+class TextSpot:
+    """A JSON string that is base64 or a data URL, `start` to `end` with its quotes; `key` is where its key stands."""
+
+    takes_url = True
+
+    def __init__(self, body: bytes, start: int, end: int, where: str, key: tuple[int, int] | None) -> None:
+        self._body = body
+        self._start, self._end = start, end
+        self._key = key
+        self.where = where
+        self.length = end - start
+
+    def read(self) -> bytes:
+        text = self._text()
+        if not _is_data_url(text):
+            return decoded_base64(text)
+        found = _DATA_URL.match(text[:1024].decode("latin-1"))
+        if found is None:
+            raise ImageError("a data URL is malformed")
+        content = text[found.end() :]
+        if found[2].lower().endswith(";base64"):
+            return decoded_base64(unquote_to_bytes(content) if b"%" in content[:4096] else content)
+        return unquote_to_bytes(content)
+
+    def edit(self, picture: ProcessedImage) -> Edit:
+        value = picture.data_url if _is_data_url(self._text(32)) else picture.base64
+        return self._start, self._end, b'"%b"' % value.encode("ascii")
+
+    def edit_url(self, url: str) -> Edit:
+        value = msgspec.json.encode(url)
+        if self._key is None:
+            return self._start, self._end, value
+        start, end = self._key
+        key = RENAMES.get(msgspec.json.decode(self._body[start:end]))
+        if key is None:
+            return self._start, self._end, value
+        return start, self._end, msgspec.json.encode(key) + self._body[end : self._start] + value
+
+    def _text(self, limit: int | None = None) -> bytes:
+        """The string's characters (at least the first `limit`), escapes undone."""
+        start, end = self._start + 1, self._end - 1
+        if limit is not None and b"\\" not in self._body[start : start + limit]:
+            return self._body[start : min(end, start + limit)]
+        if self._body.find(b"\\", start, end) < 0:
+            return self._body[start:end]
+        text: str = msgspec.json.decode(self._body[self._start : self._end], type=str)
+        return text.encode("utf-8")
+
+
+def _is_data_url(text: bytes) -> bool:
+    return text[:5].lower() == b"data:"
+
+
+def decoded_base64(text: bytes) -> bytes:
+    """What base64 stands for, standard or URL-safe, with or without padding and line breaks. Raises ImageError."""
+    try:
+        return _strict(text)
+    except binascii.Error:
+        pass
+    plain = text.translate(_URL_SAFE, _BLANK).rstrip(b"=")
+    try:
+        return _strict(plain + b"=" * (-len(plain) % 4))
+    except binascii.Error as error:
+        raise ImageError("neither base64 nor a URL stands where a picture should") from error
+
+
+def _strict(text: bytes) -> bytes:
+    if len(text) % 4:
+        raise binascii.Error("wrong length")
+    pieces = [
+        binascii.a2b_base64(text[start : start + _PIECE], strict_mode=True) for start in range(0, len(text), _PIECE)
+    ]
+    if any(len(piece) != _PIECE // 4 * 3 for piece in pieces[:-1]):
+        raise binascii.Error("padding in the middle")
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
