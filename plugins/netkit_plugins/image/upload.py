@@ -26,7 +26,7 @@ from netkit_plugins.image.encoding import extension
 from netkit_plugins.image.options import ImageOptions
 from netkit_plugins.image.result import ProcessedImage
 
-__all__ = ["Shelf", "filled", "public_url", "put"]
+__all__ = ["Shelf", "filled", "public_url", "put", "store"]
 
 MAX_KNOWN: Final = 4096
 """URLs remembered; beyond it the one that was stored first is forgotten."""
