@@ -25,11 +25,14 @@ __all__ = [
     "CircuitClosed",
     "CircuitHalfOpen",
     "CircuitOpened",
+    "ConcurrencyChanged",
     "ConnectionClosed",
     "ConnectionDiscarded",
     "ConnectionOpened",
     "Emitter",
     "Event",
+    "LimitPaused",
+    "LimitRejected",
     "RetryDenied",
     "RetryScheduled",
     "WindowStalled",
@@ -64,11 +67,14 @@ class CallEnded(Event, frozen=True, kw_only=True):
 
 
 class AttemptFailed(Event, frozen=True, kw_only=True):
-    """One attempt failed; `kind` and `verdict` are the values of FailureKind and Verdict."""
+    """Attempt number `attempt` failed; `kind` and `verdict` are the values of FailureKind and Verdict, `kind` is
+    "status" for an answer that policy would rather have again, and `status` is its status."""
 
     origin: str
     kind: str
     verdict: str
+    attempt: int = 1
+    status: int | None = None
 
 
 class CallShared(Event, frozen=True, kw_only=True):
@@ -113,6 +119,29 @@ class CircuitClosed(Event, frozen=True, kw_only=True):
     """A circuit lets every call through again."""
 
     circuit: str
+
+
+class LimitPaused(Event, frozen=True, kw_only=True):
+    """Nobody calls `origin` (with this credential and model) for `seconds`; `reason` is "429" or "x-ratelimit"."""
+
+    origin: str
+    seconds: float
+    reason: str
+
+
+class LimitRejected(Event, frozen=True, kw_only=True):
+    """A call was not let in; `reason` is "queue" (full) or "timeout"."""
+
+    origin: str
+    reason: str
+
+
+class ConcurrencyChanged(Event, frozen=True, kw_only=True):
+    """The adaptive number of attempts at once is `limit` now; `reason` is "success", "429", "503" or "queue"."""
+
+    origin: str
+    limit: int
+    reason: str
 
 
 class ConnectionDiscarded(Event, frozen=True, kw_only=True):

@@ -42,6 +42,7 @@ __all__ = [
 
 DEFAULT_PLUGINS: Final[dict[str, str]] = {
     "image": "netkit_plugins.image",
+    "limit": "netkit_plugins.limit",
     "retry": "netkit_plugins.retry",
     "pool": "netkit_plugins.pool",
     "http2": "netkit_plugins.http2",

@@ -12,6 +12,8 @@ from netkit.testing import conformance
 OPTIONS: Final[dict[str, dict[str, Any]]] = {
     # Retries wait next to nothing, and the budget never refuses one: the rules are about what passes, not about pace.
     "retry": {"backoff_initial": 0.001, "backoff_max": 0.002, "budget_min_per_second": 1000.0},
+    # Fewer places than some rules have callers, and a rate that none of them reaches.
+    "limit": {"concurrency": 8, "requests_per_second": 5000.0, "tokens_per_minute": 1e9, "acquire_timeout": 10.0},
     # Fewer slots than some rules have callers: they queue, and wait longer than the default second for their turn.
     "pool": {"max_connections": 8, "acquire_timeout": 10.0},
 }

@@ -27,8 +27,9 @@ the head would have to wait for the first chunk, and every stream would start la
 Without any configuration it resends once, and only what failed on the way: `attempts = 2`, `statuses = []`.
 
 Adapters help with `TransportError.details`: `reused=True` (the connection had served before: the first resend does
-not wait) and `body_started=False` (a one-shot body is still whole). `request.extensions["avoid_endpoint"]` names,
-for a balancer below, what failed: the `endpoint` in `response.extensions` or `error.details`, else the origin.
+not wait) and `body_started=False` (a one-shot body is still whole). `request.extensions["avoid_endpoints"]` lists,
+for a balancer below, what failed this call, the latest last: the `endpoint` in `response.extensions` or
+`error.details`, else the origin. A limiter above has its say in every further attempt: see `netkit.admission`.
 
 Order: inside cache, coalesce and batch, whose callers share one call's retries (outside of batch, each of 32 callers
 would repeat a batch of 32); outside limit's and balance's and breaker's decisions, so that each attempt is admitted,

@@ -4,6 +4,7 @@ Rules of this file:
 
 - What is reserved from the budget is settled on every way out, cancellation included.
 - Every answer but the last is discarded before the next attempt, so that its connection is free again.
+- Every attempt after the first asks the `netkit.admission.Admission` of a limiter above, if there is one.
 - Only `TransportError` is a failure; every other exception, and every BaseException, ends the call at once.
 """
 
@@ -15,8 +16,9 @@ from typing import Any
 from tenacity import AsyncRetrying, RetryCallState, stop_after_attempt
 
 from netkit import Request, Response, Send, Verdict
+from netkit.admission import Admission
 from netkit.errors import TransportError
-from netkit.events import RetryDenied, RetryScheduled
+from netkit.events import AttemptFailed, RetryDenied, RetryScheduled
 from netkit.plugins import Context
 from netkit_plugins.retry.budget import RetryBudget
 from netkit_plugins.retry.policy import (
@@ -58,6 +60,12 @@ class Outcome:
         return self.response.status in REFUSED_STATUSES
 
     @property
+    def verdict(self) -> Verdict:
+        if self.error is not None:
+            return self.error.verdict
+        return Verdict.REFUSED if self.refused else Verdict.PROCESSED
+
+    @property
     def unsent(self) -> bool:
         """Whether an adapter vouches that the body was not touched."""
         error = self.error
@@ -82,6 +90,7 @@ class RetriedCall:
         self._request = request
         self._send = send
         self._pure = target.pure or request.extensions.get("pure") is True
+        self._admission: Admission | None = request.extensions.get("admission")
         self._seed: Outcome | None = None
         self._failure: Failure | None = None
         self._reserved = False
@@ -118,6 +127,10 @@ class RetriedCall:
         return await self._judged(await self._once())
 
     async def _once(self) -> Outcome:
+        """One more attempt, admitted anew."""
+        if self._admission is not None:
+            await self._admission.again()
+        self.sent += 1
         try:
             return Outcome(await self._send(self._request))
         except TransportError as error:
@@ -127,13 +140,36 @@ class RetriedCall:
         """Resend what the server refused, once and unseen; then judge what came of it."""
         if outcome.refused and not self.refused_resent and self._request.body.replayable:
             self.refused_resent = True
-            await outcome.discard()
+            self._report(outcome)
+            await self._give_up(outcome)
             # RFC 9110 section 15.5.20: a misdirected request belongs on another connection.
             self._request = self._request.extend(new_connection=True)
-            self.sent += 1
             outcome = await self._once()
         self._failure = await self._judge(outcome)
+        if self._failure is not None or outcome.error is not None:
+            self._report(outcome)
         return outcome
+
+    def _report(self, outcome: Outcome) -> None:
+        """Tell listeners of an attempt that failed: an error, or an answer that policy would rather have again."""
+        if self._context.emit:
+            error, response = outcome.error, outcome.response
+            self._context.emit(
+                AttemptFailed(
+                    time=self._context.runtime.now(),
+                    origin=self._target.origin,
+                    kind="status" if error is None else error.kind.value,
+                    verdict=outcome.verdict.value,
+                    attempt=self.sent,
+                    status=None if response is None else response.status,
+                )
+            )
+
+    async def _give_up(self, outcome: Outcome) -> None:
+        """Nobody above will see this outcome: the limiter hears of it here, and its connection is free again."""
+        if self._admission is not None:
+            await self._admission.failed(outcome.response, outcome.error)
+        await outcome.discard()
 
     async def _judge(self, outcome: Outcome) -> Failure | None:
         if outcome.error is not None:
@@ -147,6 +183,8 @@ class RetriedCall:
         if failure is not None and may_be_permanent(response.status, headers):
             try:
                 if is_permanent(await response.read()):
+                    # For a limiter above: to wait does not help anybody.
+                    response.extensions["permanent"] = True
                     return None
             except TransportError:
                 # An answer that breaks off cannot say that it is permanent.
@@ -208,14 +246,13 @@ class RetriedCall:
                 )
             )
         if self._policy.options.other_endpoint:
-            self._request = self._request.extend(avoid_endpoint=_endpoint(outcome) or self._target.origin)
-        await outcome.discard()
+            self._request = _avoiding(self._request, _endpoint(outcome) or self._target.origin)
+        await self._give_up(outcome)
 
     async def _sleep(self, seconds: float) -> None:
         if seconds > 0:
             await self._context.runtime.sleep(float(seconds))
         self._settle()
-        self.sent += 1
 
     def _settle(self) -> None:
         if self._reserved:
@@ -229,6 +266,12 @@ def _endpoint(outcome: Outcome) -> Any:
         return outcome.error.details.get("endpoint")
     assert outcome.response is not None
     return outcome.response.extensions.get("endpoint")
+
+
+def _avoiding(request: Request, endpoint: Any) -> Request:
+    """With `endpoint` as the last of those that failed this call, each once."""
+    known: tuple[Any, ...] = request.extensions.get("avoid_endpoints", ())
+    return request.extend(avoid_endpoints=(*(other for other in known if other != endpoint), endpoint))
 
 
 def _last_outcome(state: RetryCallState) -> Any:

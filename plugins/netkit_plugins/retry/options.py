@@ -26,7 +26,7 @@ class RetryOptions:
         same on every attempt; a caller's own is kept.
     budget_ratio: retries per first attempt that are allowed to one origin, over the last 10 s, in the whole process.
     budget_min_per_second: retries per second that are allowed on top, however few calls there are.
-    other_endpoint: name the endpoint that failed in `request.extensions["avoid_endpoint"]`, so that a balancer
+    other_endpoint: list the endpoints that failed in `request.extensions["avoid_endpoints"]`, so that a balancer
         below picks another one.
     """
 

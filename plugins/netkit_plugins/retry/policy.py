@@ -18,8 +18,8 @@ from tenacity.wait import wait_base
 from netkit import Headers, Request, Verdict
 from netkit.errors import FailureKind, TransportError
 from netkit.pure import Routes
+from netkit.retry_after import requested_delay
 from netkit_plugins.retry.options import RetryOptions
-from netkit_plugins.retry.retry_after import requested_delay
 
 __all__ = ["Failure", "RetryPolicy", "is_permanent", "may_be_permanent"]
 

@@ -14,8 +14,8 @@ from netkit_plugins.retry import RetryOptions
 from netkit_plugins.retry import layer as layer_module
 
 from netkit import Body, Headers, Request, Response, TransportError, Verdict
-from netkit.errors import BodyClosed, FailureKind
-from netkit.events import RetryDenied, RetryScheduled
+from netkit.errors import BodyClosed, FailureKind, PoolTimeout
+from netkit.events import AttemptFailed, RetryDenied, RetryScheduled
 from netkit.plugins import Registry
 
 URL = "http://h/v1/chat/completions"
@@ -187,7 +187,7 @@ def test_c21_a_one_shot_body_gets_the_original_answer(rig: Any) -> None:
     assert response is rig.made[0]
     assert not response.body.ended
     assert len(rig.seen) == 1
-    assert [event.reason for event in rig.events] == ["body"]
+    assert [event.reason for event in rig.events if isinstance(event, RetryDenied)] == ["body"]
 
 
 def test_a_one_shot_body_that_was_not_touched_may_go(rig: Any) -> None:
@@ -209,7 +209,7 @@ def test_too_long_a_retry_after_gives_the_answer_at_once(rig: Any) -> None:
     assert rig.call(POST).result().status == 429
     assert len(rig.seen) == 1
     assert rig.runtime.now() == 1000.0
-    assert [event.reason for event in rig.events] == ["retry-after"]
+    assert [event.reason for event in rig.events if isinstance(event, RetryDenied)] == ["retry-after"]
 
 
 def test_a_permanent_429_is_returned_readable(rig: Any) -> None:
@@ -252,14 +252,26 @@ def test_a_callers_own_key_is_kept_and_get_needs_none(rig: Any) -> None:
 def test_the_failed_endpoint_is_named(rig: Any, failed: Any, avoided: str) -> None:
     rig = rig(NONE, failed, 200)
     rig.call(POST)
-    assert "avoid_endpoint" not in rig.seen[0].extensions
-    assert rig.seen[1].extensions["avoid_endpoint"] == avoided
+    assert "avoid_endpoints" not in rig.seen[0].extensions
+    assert rig.seen[1].extensions["avoid_endpoints"] == (avoided,)
+
+
+def test_every_endpoint_that_failed_is_named_once_the_latest_last(rig: Any) -> None:
+    script = [lambda name=name: Response.of(503, endpoint=name) for name in ("a", "b", "a", "c")]
+    rig = rig(RetryOptions(attempts=4, jitter="none"), *script)
+    rig.call(POST)
+    assert [request.extensions.get("avoid_endpoints") for request in rig.seen] == [
+        None,
+        ("a",),
+        ("a", "b"),
+        ("b", "a"),
+    ]
 
 
 def test_other_endpoint_can_be_switched_off(rig: Any) -> None:
     rig = rig(RetryOptions(other_endpoint=False), 503, 200)
     rig.call(POST)
-    assert "avoid_endpoint" not in rig.seen[1].extensions
+    assert "avoid_endpoints" not in rig.seen[1].extensions
 
 
 @pytest.mark.parametrize("stop", [KeyboardInterrupt(), SystemExit(), asyncio.CancelledError(), ValueError("bug")])
@@ -324,7 +336,7 @@ def test_sessions_share_the_budget_of_an_origin(rig: Any) -> None:
     first.call(POST)
     second.call(POST)
     assert (len(first.seen), len(second.seen)) == (2, 1)
-    assert [event.reason for event in second.events] == ["budget"]
+    assert [event.reason for event in second.events if isinstance(event, RetryDenied)] == ["budget"]
 
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
@@ -346,10 +358,76 @@ def test_an_sdks_own_retries_are_reported_once_in_the_log(
     for count in ("0", "1", "2", "x"):
         rig.call(POST.replace(headers=Headers([("x-stainless-retry-count", count)])))
     assert rig.layer.stats().sdk_retries == 2
-    assert [(event.attempt, event.reason) for event in rig.events] == [(2, "sdk"), (3, "sdk")]
+    scheduled = [(event.attempt, event.reason) for event in rig.events if isinstance(event, RetryScheduled)]
+    assert scheduled == [(2, "sdk"), (3, "sdk")]
     warnings = [record for record in caplog.records if record.levelno == logging.WARNING]
     assert len(warnings) == 1
     assert "max_retries=0" in warnings[0].getMessage()
+
+
+def test_each_failed_attempt_is_told_with_its_number_kind_and_verdict(rig: Any) -> None:
+    rig = rig(
+        RetryOptions(attempts=4, jitter="none"),
+        fails(FailureKind.CONNECT, Verdict.NOT_SENT),
+        425,
+        503,
+        404,
+    )
+    assert rig.call(POST).result().status == 404
+    told = [(e.attempt, e.kind, e.verdict, e.status) for e in rig.events if isinstance(e, AttemptFailed)]
+    assert told == [
+        (1, "connect", "not_sent", None),
+        (2, "status", "refused", 425),
+        (3, "status", "processed", 503),
+    ]
+    assert {event.origin for event in rig.events} == {"http://h"}
+
+
+class _Admission:
+    """Writes down what it was asked, and lets the next attempt wait for an event, or fails."""
+
+    def __init__(self, rig: Any, error: Exception | None = None) -> None:
+        self.rig = rig
+        self.error = error
+        self.asked: list[Any] = []
+
+    async def failed(self, response: Response | None, error: TransportError | None) -> None:
+        assert response is None or not response.body.ended
+        self.asked.append(response.status if response is not None else error)
+
+    async def again(self) -> None:
+        self.asked.append("again")
+        await self.rig.runtime.sleep(30.0)
+        if self.error is not None:
+            raise self.error
+
+
+def test_every_further_attempt_is_admitted_by_a_limiter_above(rig: Any) -> None:
+    reset = fails(FailureKind.RESET, Verdict.AMBIGUOUS)
+    rig = rig(RetryOptions(attempts=4, jitter="none"), 429, 425, reset, 200)
+    admission = _Admission(rig)
+    assert rig.call(GET.extend(admission=admission)).result().status == 200
+    assert admission.asked == [429, "again", 425, "again", reset, "again"]
+    assert rig.delays == [30.5, 30.0, 31.0]
+
+
+def test_an_attempt_that_is_not_admitted_ends_the_call(rig: Any) -> None:
+    error = PoolTimeout("no turn")
+    rig = rig(NONE, 503)
+    admission = _Admission(rig, error)
+    with pytest.raises(PoolTimeout) as caught:
+        rig.call(GET.extend(admission=admission)).result()
+    assert caught.value is error
+    assert len(rig.seen) == 1
+    assert admission.asked == [503, "again"]
+    assert "asleep=0" in repr(rig.budget())
+
+
+def test_the_last_outcome_is_left_to_the_limiter_above(rig: Any) -> None:
+    rig = rig(RetryOptions(attempts=1), 503)
+    admission = _Admission(rig)
+    assert rig.call(GET.extend(admission=admission)).result().status == 503
+    assert admission.asked == []
 
 
 def test_every_option_is_documented() -> None:

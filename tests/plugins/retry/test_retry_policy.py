@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from netkit_plugins.retry import Failure, RetryOptions, RetryPolicy
 from netkit_plugins.retry.policy import is_permanent, may_be_permanent
-from netkit_plugins.retry.retry_after import requested_delay
 from tenacity import RetryCallState
 
 from netkit import Body, Headers, Request, TransportError, Verdict
 from netkit.errors import FailureKind
+from netkit.retry_after import requested_delay
 
 POLICY = RetryPolicy(RetryOptions())
 POST = Request("POST", "http://h/v1/chat/completions", body=Body.of(b"{}"))

@@ -6,7 +6,7 @@ import re
 from email.utils import parsedate_to_datetime
 from typing import Final
 
-from netkit import Headers
+from netkit.headers import Headers
 
 __all__ = ["requested_delay"]
 

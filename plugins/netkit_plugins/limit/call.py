@@ -1,0 +1,209 @@
+"""One call's way through its lane: waits its turn for each attempt, learns from each outcome, gives back in the end.
+
+Rules of this file:
+
+- What an attempt took is given back exactly once: by `failed`, or by `end` on every other way out.
+- `end` and `lost` may run anywhere, also in the garbage collector: they wait for nothing.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from typing import TYPE_CHECKING
+
+from netkit import PoolTimeout, QueueFull, Response, Verdict
+from netkit.errors import FailureKind, TransportError
+from netkit.events import ConcurrencyChanged, LimitPaused, LimitRejected
+from netkit.retry_after import requested_delay
+from netkit_plugins.limit.lane import Lane, Ticket
+from netkit_plugins.limit.reported import report_of
+from netkit_plugins.limit.usage import UsageReader
+from netkit_plugins.limit.width import OVERLOADED, Answered
+
+if TYPE_CHECKING:
+    from netkit_plugins.limit.layer import LimitLayer
+
+__all__ = ["LimitedCall"]
+
+_UNUSED = frozenset({Verdict.NOT_SENT, Verdict.REFUSED})
+
+
+class LimitedCall:
+    """An `Admission` (see `netkit.admission`). One object per call."""
+
+    __slots__ = ("_ended", "_lane", "_layer", "_number", "_priority", "_sent", "_tokens", "_unanswered", "held")
+
+    def __init__(self, layer: LimitLayer, lane: Lane, tokens: float, priority: int) -> None:
+        self._layer = layer
+        self._lane = lane
+        self._tokens = tokens
+        self._priority = priority
+        self._number = layer.next_number()
+        self._sent = 0.0
+        self._unanswered = 0
+        self._ended = False
+        self.held = 0
+        """Attempts that went and are not over."""
+
+    async def admit(self, limit: float | None) -> None:
+        """The first attempt: waits `limit` seconds at most. Raises QueueFull, PoolTimeout."""
+        if not self._lane.enter(self._layer.now(), self._tokens):
+            most = self._layer.max_queue
+            ticket = self._join(most)
+            if ticket is None:
+                self._layer.rejected.add()
+                self._reject("queue")
+                raise QueueFull(
+                    f"{most:g} callers wait to call {self._lane.origin} already (limit.max_queue)",
+                    kind=FailureKind.POOL,
+                )
+            await self._wait(ticket, limit)
+        self._went()
+
+    async def again(self) -> None:
+        """One more attempt. It keeps the place of its first: whoever came later lets it pass."""
+        ticket = self._join(math.inf)
+        assert ticket is not None
+        await self._wait(ticket, None)
+        self._went()
+
+    async def failed(self, response: Response | None, error: TransportError | None) -> None:
+        self.outcome(response, error)
+        self._give_back()
+
+    def outcome(self, response: Response | None, error: BaseException | None) -> None:
+        """An attempt's head arrived, or it failed: what there is to learn from it."""
+        lane, layer = self._lane, self._layer
+        if response is None:
+            self._answered(success=isinstance(error, TransportError))
+            if isinstance(error, TransportError) and error.verdict in _UNUSED:
+                lane.adjust(-1.0, -self._tokens)
+            return
+        now = layer.now()
+        refused = response.status in OVERLOADED
+        self._answered(success=not refused)
+        if response.status >= 400:
+            # Nothing was computed for it.
+            lane.adjust(0.0, -self._tokens)
+        headers = response.headers
+        report = report_of(headers, time.time())
+        if report is not None:
+            lane.word.learn(now, report, lane.unanswered, lane.unanswered_tokens)
+        if response.status == 429 and response.extensions.get("permanent") is not True:
+            seconds = requested_delay(headers, time.time())
+            if seconds is None and report is not None:
+                seconds = lane.word.wait(now, self._tokens) or None
+            self._tell_pause(now, lane.word.pause(now, seconds, sent=self._sent), "429")
+        elif not refused:
+            lane.word.succeeded()
+            if report is not None and 0 in (report.requests, report.tokens):
+                seconds = lane.word.wait(now, 0.0)
+                if seconds > 0:
+                    self._tell_pause(now, lane.word.pause(now, seconds, sent=self._sent), "x-ratelimit")
+        changed = lane.width.answered(
+            now,
+            Answered(
+                sent=self._sent,
+                seconds=now - self._sent,
+                status=response.status,
+                queue=_queue_time(headers.get("x-queue-time")),
+                full=lane.in_use >= lane.width.limit,
+            ),
+        )
+        if changed is not None and layer.emit:
+            layer.emit(ConcurrencyChanged(time=now, origin=lane.origin, limit=int(lane.width.limit), reason=changed))
+        lane.wake()
+
+    def watch(self, response: Response) -> None:
+        """Hold on until the body has ended."""
+        if not self._layer.counts_tokens or response.status >= 400:
+            response.observe(on_end=self._ended_with)
+            return
+        usage = UsageReader()
+
+        def end(error: BaseException | None) -> None:
+            used = usage.tokens()
+            if used is not None:
+                self._lane.adjust(0.0, used - self._tokens)
+            self.end()
+
+        response.observe(usage.chunk, end)
+
+    def end(self) -> None:
+        """The call is over: everything that it still holds is free."""
+        if not self._ended:
+            self._ended = True
+            while self._unanswered:
+                self._answered()
+            while self.held:
+                self._give_back()
+
+    def _ended_with(self, error: BaseException | None) -> None:
+        self.end()
+
+    def _join(self, most: float) -> Ticket | None:
+        ticket = Ticket(self._priority, self._number, self._tokens, self._layer.now())
+        return ticket if self._lane.join(ticket, most) else None
+
+    async def _wait(self, ticket: Ticket, limit: float | None) -> None:
+        lane, layer = self._lane, self._layer
+        until = math.inf if limit is None else ticket.joined + limit
+        try:
+            while True:
+                event = layer.runtime.event()
+                now = layer.now()
+                seconds = lane.poll(ticket, now, event.set)
+                if seconds <= 0:
+                    return
+                if now >= until:
+                    raise self._too_late(limit)
+                seconds = min(seconds, until - now)
+                await event.wait(None if seconds == math.inf else seconds)
+        except BaseException:
+            lane.leave(ticket, layer.now())
+            raise
+
+    def _too_late(self, limit: float | None) -> PoolTimeout:
+        self._layer.timeouts.add()
+        self._reject("timeout")
+        lane = self._lane
+        return PoolTimeout(
+            f"no turn to call {lane.origin} within {limit:g} s: {lane.in_use} under way, {lane.queued} waiting"
+        )
+
+    def _went(self) -> None:
+        self.held += 1
+        self._unanswered += 1
+        self._sent = self._layer.now()
+
+    def _answered(self, *, success: bool = False) -> None:
+        if self._unanswered:
+            self._unanswered -= 1
+            self._lane.answered(self._tokens, success=success)
+
+    def _give_back(self) -> None:
+        if self.held:
+            self.held -= 1
+            self._lane.release()
+
+    def _tell_pause(self, now: float, seconds: float | None, reason: str) -> None:
+        if seconds is None:
+            return
+        self._layer.pauses.add()
+        if self._layer.emit:
+            self._layer.emit(LimitPaused(time=now, origin=self._lane.origin, seconds=seconds, reason=reason))
+
+    def _reject(self, reason: str) -> None:
+        if self._layer.emit:
+            self._layer.emit(LimitRejected(time=self._layer.now(), origin=self._lane.origin, reason=reason))
+
+    def __repr__(self) -> str:
+        return f"<LimitedCall {self._lane.origin} held={self.held}>"
+
+
+def _queue_time(value: str | None) -> float | None:
+    """TEI's `x-queue-time` in milliseconds, as seconds."""
+    if value is None or not (value.isascii() and value.isdigit()):
+        return None
+    return int(value[:12]) / 1000

@@ -1,0 +1,52 @@
+"""Whose limit it is: origin, credential and model of a request, as a key that gives no secret away.
+
+Rules of this file:
+
+- A credential goes into a keyed digest and is forgotten; what is kept, logged or sent to Redis is the digest.
+- A header that changes with each request (a signature, a nonce) identifies by its steady part: the key's own name.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from typing import Final
+from urllib.parse import unquote
+
+from netkit import Headers
+from netkit.headers import is_secret
+
+__all__ = ["credential", "key_of"]
+
+_SIGNED: Final = re.compile(r'\b(?:Credential|username|client_id)="?([^",/\s]+)', re.IGNORECASE)
+"""AWS Signature Version 4 and Digest (RFC 7616): who signs, without what was signed."""
+_NO_CREDENTIAL: Final = frozenset({"cookie", "set-cookie", "proxy-authorization"})
+"""Cookies change while the account stays the same; a proxy's password is not the server's business."""
+_DEPLOYMENT: Final = re.compile(r"/deployments/([^/?#]+)/")
+
+
+def credential(headers: Headers) -> str:
+    """What identifies the account, all of it in one string; "" when the request carries none. Never store it."""
+    found = []
+    for name, value in headers.items():
+        if is_secret(name) and (lowered := name.lower()) not in _NO_CREDENTIAL:
+            signed = _SIGNED.search(value)
+            found.append(f"{lowered}={signed[1] if signed else value}")
+    return "\0".join(found)
+
+
+def key_of(url: str, headers: Headers, model: str | None, secret: bytes) -> tuple[str, str]:
+    """(origin, key) of a request: the key is `origin|digest|model`, the digest keyed with `secret`.
+
+    A model that only the URL names (`…/deployments/NAME/…`) counts too.
+    """
+    scheme, _, rest = url.partition("://")
+    host, _, path = rest.partition("/")
+    account, _, host = host.partition("?")[0].partition("#")[0].rpartition("@")
+    origin = f"{scheme}://{host}".lower()
+    if model is None:
+        named = _DEPLOYMENT.search(f"/{path}")
+        model = unquote(named[1]) if named else ""
+    who = credential(headers) + account
+    digest = hashlib.blake2b(who.encode(), digest_size=16, key=secret).hexdigest() if who else "-"
+    return origin, f"{origin}|{digest}|{model[:256]}"

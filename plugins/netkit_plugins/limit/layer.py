@@ -1,0 +1,147 @@
+"""The limit layer: finds a call's lane, lets it in, and holds on to its place until the answer has ended."""
+
+from __future__ import annotations
+
+import math
+import re
+import secrets
+import threading
+from typing import Final
+
+import msgspec
+
+from netkit import Context, Request, Response, Send, fork
+from netkit.stats import Counter
+from netkit_plugins.limit.asked import asked_of, estimate
+from netkit_plugins.limit.call import LimitedCall
+from netkit_plugins.limit.identity import key_of
+from netkit_plugins.limit.lane import Lane
+from netkit_plugins.limit.options import LimitOptions
+from netkit_plugins.limit.store import Store, process_store
+from netkit_plugins.limit.width import AdaptiveWidth, Width
+
+__all__ = ["LimitLayer", "LimitStats"]
+
+MAX_LANES: Final = 1024
+"""Lanes kept by one session; beyond it those without traffic are forgotten."""
+NORMAL: Final = 3
+_SECRET: Final = secrets.token_bytes(32)
+"""Keys the digests of credentials: they mean nothing outside of this process and its children."""
+_URGENCY: Final = re.compile(r"(?:^|[,;\s])u=(\d)(?:$|[,;\s])")
+_INTEGER: Final = re.compile(r"-?\d{1,9}", re.ASCII)
+
+
+class LimitStats(msgspec.Struct, frozen=True):
+    """Now: attempts `in_use` (until their bodies end), calls `queued`, seconds for which the longest pause goes on
+    (`paused`), and the smallest `concurrency` allowed (0: no limit). Totals that never fall: seconds that calls
+    waited, pauses, calls `rejected` because the queue was full, and those that waited too long (`timeouts`)."""
+
+    in_use: int = 0
+    queued: int = 0
+    concurrency: int = 0
+    paused: float = 0.0
+    waited_total: float = 0.0
+    pauses: int = 0
+    rejected: int = 0
+    timeouts: int = 0
+
+
+class LimitLayer:
+    """One per session and set of options."""
+
+    def __init__(self, options: LimitOptions, context: Context) -> None:
+        self._options = options
+        self.runtime = context.runtime
+        self.now = context.runtime.now
+        self.emit = context.emit
+        self.max_queue = math.inf if options.max_queue is None else options.max_queue
+        self.counts_tokens = options.tokens_per_minute is not None
+        self.pauses, self.rejected, self.timeouts = Counter(), Counter(), Counter()
+        self.next_number = Counter().add
+        self._rate_options = (options.requests_per_second, options.tokens_per_minute, options.burst)
+        # A clock of its own: its times mean nothing to other sessions.
+        self._own_store = None if context.runtime.name in ("threads", "asyncio") else Store()
+        self._waited_before = 0.0
+        self._start()
+        fork.register(self)
+
+    def _start(self) -> None:
+        self._lock = threading.Lock()
+        self._lanes: dict[str, Lane] = {}
+
+    def after_fork_in_child(self) -> None:
+        """The parent's callers and attempts are not this process's."""
+        self._start()
+
+    async def __call__(self, request: Request, send: Send) -> Response:
+        asked = asked_of(request)
+        origin, key = key_of(request.url, request.headers, None if asked is None else asked.name, _SECRET)
+        lane = self._lanes.get(key) or self._lane(origin, key)
+        tokens = estimate(asked) if self.counts_tokens else 0.0
+        call = LimitedCall(self, lane, tokens, self._priority(request))
+        try:
+            await call.admit(self._patience(request))
+            response = await send(request.extend(admission=call))
+            call.outcome(response, None)
+        except BaseException as error:
+            if call.held:
+                call.outcome(None, error)
+            call.end()
+            raise
+        call.watch(response)
+        return response
+
+    def stats(self) -> LimitStats:
+        lanes, now = list(self._lanes.values()), self.now()
+        widths = [lane.width.limit for lane in lanes if lane.width.limit != math.inf]
+        return LimitStats(
+            in_use=sum(lane.in_use for lane in lanes),
+            queued=sum(lane.queued for lane in lanes),
+            concurrency=int(min(widths, default=self._width().limit if self._options.concurrency else 0)),
+            paused=max((max(0.0, lane.word.paused_until - now) for lane in lanes), default=0.0),
+            waited_total=self._waited_before + sum(lane.waited for lane in lanes),
+            pauses=self.pauses.value,
+            rejected=self.rejected.value,
+            timeouts=self.timeouts.value,
+        )
+
+    def _lane(self, origin: str, key: str) -> Lane:
+        store = self._own_store or process_store()
+        with self._lock:
+            lane = self._lanes.get(key)
+            if lane is None:
+                if len(self._lanes) >= MAX_LANES:
+                    self._forget_idle()
+                lane = self._lanes[key] = Lane(
+                    origin, store.word(key), store.rates(key, self._rate_options), self._width()
+                )
+        return lane
+
+    def _forget_idle(self) -> None:
+        idle = {name: lane for name, lane in self._lanes.items() if lane.is_idle}
+        self._waited_before += sum(lane.waited for lane in idle.values())
+        self._lanes = {name: lane for name, lane in self._lanes.items() if name not in idle}
+
+    def _width(self) -> Width:
+        concurrency = self._options.concurrency
+        if concurrency is None:
+            return Width()
+        return AdaptiveWidth() if isinstance(concurrency, str) else Width(concurrency)
+
+    def _patience(self, request: Request) -> float | None:
+        """How long a call waits for its turn; None for ever."""
+        given = [limit for limit in (self._options.acquire_timeout, request.timeout.pool) if limit is not None]
+        return min(given, default=None)
+
+    def _priority(self, request: Request) -> int:
+        name = self._options.priority
+        value = None if name is None else request.headers.get(name)
+        if value is None:
+            return NORMAL
+        if _INTEGER.fullmatch(value.strip()):
+            return int(value)
+        urgency = _URGENCY.search(value)
+        return int(urgency[1]) if urgency else NORMAL
+
+    def __repr__(self) -> str:
+        return f"<LimitLayer {self.stats()}>"
