@@ -8,13 +8,13 @@ Rules of this file:
 
 from __future__ import annotations
 
-import hashlib
 import re
 from typing import Final
 from urllib.parse import unquote
 
 from netkit import Headers
 from netkit.headers import is_secret
+from netkit.identity import Identities
 
 __all__ = ["credential", "key_of"]
 
@@ -35,8 +35,8 @@ def credential(headers: Headers) -> str:
     return "\0".join(found)
 
 
-def key_of(url: str, headers: Headers, model: str | None, secret: bytes) -> tuple[str, str]:
-    """(origin, key) of a request: the key is `origin|digest|model`, the digest keyed with `secret`.
+def key_of(url: str, headers: Headers, model: str | None, identities: Identities) -> tuple[str, str]:
+    """(origin, key) of a request: the key is `origin|digest|model`, the digest keyed with the secret of `identities`.
 
     A model that only the URL names (`…/deployments/NAME/…`) counts too.
     """
@@ -48,5 +48,5 @@ def key_of(url: str, headers: Headers, model: str | None, secret: bytes) -> tupl
         named = _DEPLOYMENT.search(f"/{path}")
         model = unquote(named[1]) if named else ""
     who = credential(headers) + account
-    digest = hashlib.blake2b(who.encode(), digest_size=16, key=secret).hexdigest() if who else "-"
+    digest = identities.digest(who.encode("utf-8", "surrogatepass")).hex() if who else "-"
     return origin, f"{origin}|{digest}|{model[:256]}"

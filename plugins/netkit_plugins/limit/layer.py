@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 import re
-import secrets
 import threading
 from typing import Final
 
 import msgspec
 
 from netkit import Context, Request, Response, Send, fork
+from netkit.identity import Identities
 from netkit.stats import Counter
 from netkit_plugins.limit.asked import asked_of, estimate
 from netkit_plugins.limit.call import LimitedCall
@@ -25,8 +25,6 @@ __all__ = ["LimitLayer", "LimitStats"]
 MAX_LANES: Final = 1024
 """Lanes kept by one session; beyond it those without traffic are forgotten."""
 NORMAL: Final = 3
-_SECRET: Final = secrets.token_bytes(32)
-"""Keys the digests of credentials: they mean nothing outside of this process and its children."""
 _URGENCY: Final = re.compile(r"(?:^|[,;\s])u=(\d)(?:$|[,;\s])")
 _INTEGER: Final = re.compile(r"-?\d{1,9}", re.ASCII)
 
@@ -57,6 +55,7 @@ class LimitLayer:
         self.max_queue = math.inf if options.max_queue is None else options.max_queue
         self.counts_tokens = options.tokens_per_minute is not None
         self.pauses, self.rejected, self.timeouts = Counter(), Counter(), Counter()
+        self._identities = Identities()
         self.next_number = Counter().add
         self._rate_options = (options.requests_per_second, options.tokens_per_minute, options.burst)
         # A clock of its own: its times mean nothing to other sessions.
@@ -75,7 +74,7 @@ class LimitLayer:
 
     async def __call__(self, request: Request, send: Send) -> Response:
         asked = asked_of(request)
-        origin, key = key_of(request.url, request.headers, None if asked is None else asked.name, _SECRET)
+        origin, key = key_of(request.url, request.headers, None if asked is None else asked.name, self._identities)
         lane = self._lanes.get(key) or self._lane(origin, key)
         tokens = estimate(asked) if self.counts_tokens else 0.0
         call = LimitedCall(self, lane, tokens, self._priority(request))

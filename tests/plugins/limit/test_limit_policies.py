@@ -18,7 +18,9 @@ from netkit_plugins.limit.width import AdaptiveWidth, Answered, Width
 from netkit_plugins.limit.word import MAX_PAUSE, Word
 
 from netkit import Body, Headers, Request
+from netkit.identity import Identities
 
+SECRET = Identities(b"s")
 WALL = 1_800_000_000.0
 
 
@@ -263,27 +265,27 @@ def test_usage_keeps_no_more_than_its_tail() -> None:
 
 def test_a_key_names_origin_account_and_model_and_no_secret() -> None:
     headers = Headers([("Authorization", "Bearer sk-1")])
-    origin, key = key_of("HTTP://H:80/v1/x?key=s3cret", headers, "m", b"s")
+    origin, key = key_of("HTTP://H:80/v1/x?key=s3cret", headers, "m", SECRET)
     assert origin == "http://h:80"
     assert "sk-1" not in key
     assert "s3cret" not in key
     assert key.startswith("http://h:80|")
     assert key.endswith("|m")
     others = [
-        key_of("http://h:80/", Headers([("Authorization", "Bearer sk-2")]), "m", b"s"),
-        key_of("http://h:80/", Headers([("api-key", "sk-1")]), "m", b"s"),
-        key_of("http://h:80/", headers, "n", b"s"),
-        key_of("http://h:80/", headers, "m", b"t"),
-        key_of("http://i:80/", headers, "m", b"s"),
-        key_of("http://user:pass@h:80/", headers, "m", b"s"),
-        key_of("http://h:80/", Headers(), "m", b"s"),
+        key_of("http://h:80/", Headers([("Authorization", "Bearer sk-2")]), "m", SECRET),
+        key_of("http://h:80/", Headers([("api-key", "sk-1")]), "m", SECRET),
+        key_of("http://h:80/", headers, "n", SECRET),
+        key_of("http://h:80/", headers, "m", Identities(b"t")),
+        key_of("http://i:80/", headers, "m", SECRET),
+        key_of("http://user:pass@h:80/", headers, "m", SECRET),
+        key_of("http://h:80/", Headers(), "m", SECRET),
     ]
     assert len({key, *(other for _, other in others)}) == len(others) + 1
     assert not any("pass" in key for _, key in others)
 
 
 def test_a_deployment_in_the_path_is_the_model() -> None:
-    assert key_of("http://h/openai/deployments/gpt%20a/chat?x", Headers(), None, b"s")[1] == "http://h|-|gpt a"
+    assert key_of("http://h/openai/deployments/gpt%20a/chat?x", Headers(), None, SECRET)[1] == "http://h|-|gpt a"
 
 
 def test_signed_requests_are_one_account() -> None:
