@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
-from netkit.errors import BodyClosed, ConfigError, NetkitError, PluginError, TransportError
+from netkit.errors import BodyClosed, ConfigError, NetkitError, PluginError, TransportError, Verdict
 from netkit.flow import run_sync
 from netkit.messages import Request, Response
 from netkit_adapters.httpx.cookies import CookieSeam
@@ -24,6 +24,7 @@ from netkit_adapters.httpx.driven import AsyncDriven, ClosingBackend, SyncDriven
 from netkit_adapters.httpx.exchanges import AsyncExchangeBody, NetworkInfo, SyncExchangeBody
 from netkit_adapters.httpx.failures import classify, to_native
 from netkit_adapters.httpx.messages import Exchange, native_response, response_headers
+from netkit_adapters.httpx.origins import FoundAuths
 from netkit_adapters.httpx.routes import Seams
 from netkit_adapters.httpx.stack import Stack
 from netkit_adapters.httpx.streams import AsyncBody, NativeBody, ReadBody, SyncBody, Synthetic
@@ -94,6 +95,7 @@ class Wiring:
         self.network_info = shapes.async_network if asynchronous else shapes.sync_network
         self.cookies = shapes.cookies
         self.singles = shapes.singles
+        self.found_auths = FoundAuths(shapes.stack.native)
         self.abandoned: deque[NativeBody] = deque()
         self.tls: tuple[str, ...] | None = None
         """The client's TLS settings in words, None where they cannot be described."""
@@ -128,8 +130,13 @@ class Wiring:
             native=native,
         )
 
-    def failed(self, error: Exception) -> TransportError | None:
-        return classify(self.stack, error)
+    def failed(self, exchange: Exchange, error: Exception) -> TransportError | None:
+        """The neutral error for what the last attempt of `exchange` raised."""
+        failure = classify(self.stack, error)
+        if failure is not None and failure.verdict is Verdict.NOT_SENT:
+            exchange.unsent()
+            failure.details["body_started"] = False
+        return failure
 
 
 class View:
@@ -298,11 +305,13 @@ async def sync_terminal(request: Request) -> Response:
     transport, native = exchange.next_attempt(request, asynchronous=False)
     if type(transport) is wiring.own:
         wiring.pool.adopt(transport)
+        if request.extensions.get("new_connection"):
+            wiring.pool.part(transport, native.url)
     wiring.edge.meter.attempt(exchange.call)
     try:
         response = transport.handle_request(native)
     except Exception as error:
-        failure = wiring.failed(error)
+        failure = wiring.failed(exchange, error)
         if failure is None:
             raise
         try:
@@ -322,11 +331,13 @@ async def async_terminal(request: Request) -> Response:
     if type(transport) is wiring.own:
         wiring.pool.adopt(transport)
         transport = wiring.pool.loops.find(transport) or await wiring.pool.loops.settle(transport)
+        if request.extensions.get("new_connection"):
+            await wiring.pool.async_part(transport, native.url)
     wiring.edge.meter.attempt(exchange.call)
     try:
         response = await transport.handle_async_request(native)
     except Exception as error:
-        failure = wiring.failed(error)
+        failure = wiring.failed(exchange, error)
         if failure is None:
             raise
         try:

@@ -136,11 +136,33 @@ class CorePool:
     def keep(self, url: Any, stream: Any) -> bool:
         """Take a connected stream for the next connection to the origin of `url`; False where the pool is not driven,
         or has one already."""
-        origin = str(self._shapes.stack.core.URL(scheme=url.raw_scheme, host=url.raw_host, port=url.port).origin)
+        origin = str(self._origin(url))
         if self._saved is None or origin in self._fresh:
             return False
         self._fresh[origin] = (stream, time.monotonic())
         return True
+
+    def part(self, url: Any) -> None:
+        """Close the idle connections to the origin of `url`."""
+        self._pool._close_connections(self._taken_out(url))
+
+    async def async_part(self, url: Any) -> None:
+        await self._pool._close_connections(self._taken_out(url))
+
+    def _taken_out(self, url: Any) -> list[Any]:
+        pool, origin = self._pool, self._origin(url)
+        with pool._optional_thread_lock:
+            wanted = {id(request.connection) for request in pool._requests}
+            idle = [
+                connection
+                for connection in pool._connections
+                if id(connection) not in wanted and connection.is_idle() and connection.can_handle_request(origin)
+            ]
+            pool._connections = [connection for connection in pool._connections if connection not in idle]
+        return idle
+
+    def _origin(self, url: Any) -> Any:
+        return self._shapes.stack.core.URL(scheme=url.raw_scheme, host=url.raw_host, port=url.port).origin
 
     def close_fresh(self) -> None:
         while self._fresh:

@@ -121,6 +121,7 @@ class SyncDriven(Driven):
         try:
             response = self._netkit_inner.handle_request(request)
         except Exception as error:
+            error.netkit_reused = self.requests > 0  # type: ignore[attr-defined]
             self._netkit_driver.failed(self, idled, error)
             raise
         self.requests += 1
@@ -142,6 +143,7 @@ class AsyncDriven(Driven):
         try:
             response = await self._netkit_inner.handle_async_request(request)
         except Exception as error:
+            error.netkit_reused = self.requests > 0  # type: ignore[attr-defined]
             self._netkit_driver.failed(self, idled, error)
             raise
         except BaseException:

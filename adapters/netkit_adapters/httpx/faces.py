@@ -63,6 +63,11 @@ class Client(BaseClient):
     def _merge_url(self, url: Any) -> Any:
         return self._netkit_urls.find(self.base_url, url, super()._merge_url)
 
+    def _build_request_auth(self, request: Any, *args: Any, **kwargs: Any) -> Any:
+        auth = super()._build_request_auth(request, *args, **kwargs)
+        self._netkit_wiring.found_auths.note(request, auth)
+        return auth
+
     def _send_single_request(self, request: httpx.Request) -> httpx.Response:
         wiring = self._netkit_wiring
         if wiring.is_bare:
@@ -114,6 +119,11 @@ class AsyncClient(BaseAsyncClient):
 
     def _merge_url(self, url: Any) -> Any:
         return self._netkit_urls.find(self.base_url, url, super()._merge_url)
+
+    def _build_request_auth(self, request: Any, *args: Any, **kwargs: Any) -> Any:
+        auth = super()._build_request_auth(request, *args, **kwargs)
+        self._netkit_wiring.found_auths.note(request, auth)
+        return auth
 
     async def _send_single_request(self, request: httpx.Request) -> httpx.Response:
         wiring = self._netkit_wiring

@@ -42,7 +42,13 @@ def classify(stack: Stack, error: BaseException, *, processed: bool = False) -> 
         verdict = Verdict.PROCESSED
     elif verdict is Verdict.AMBIGUOUS and _before_the_tunnel(error):
         kind, verdict = FailureKind.PROXY, Verdict.NOT_SENT
-    return TransportError(type(error).__name__, kind=kind, verdict=verdict, native=error)
+    failure = TransportError(type(error).__name__, kind=kind, verdict=verdict, native=error)
+    if verdict is not Verdict.NOT_SENT:
+        # Driven connections say it; of others it is not known.
+        reused = next((cause.netkit_reused for cause in chain if hasattr(cause, "netkit_reused")), None)
+        if reused is not None:
+            failure.details["reused"] = reused
+    return failure
 
 
 def _connect_kind(chain: list[BaseException]) -> FailureKind:

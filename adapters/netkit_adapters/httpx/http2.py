@@ -4,7 +4,8 @@ Rules of this file:
 
 - What the stack ignores on a request is ignored here; what only its own transport can do (`trace`, upgrades, trio,
   SOCKS) is left to it.
-- A one-shot body keeps what was taken from it until it is known that the server speaks HTTP/2.
+- A one-shot body keeps what was taken from it until it is known that the server speaks HTTP/2; one that tasks read is
+  not touched before.
 """
 
 from __future__ import annotations
@@ -12,13 +13,13 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterator
 from functools import lru_cache
 from http import HTTPStatus
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
-from netkit.errors import FailureKind, TransportError
+from netkit.errors import FailureKind, TransportError, Verdict
 from netkit.http2 import Engine, H2Request, Http1Only, Http2Options, SyncEngine
 from netkit.http2.port import could_not_connect
 from netkit.http2.upload import HIGH
@@ -35,7 +36,10 @@ if TYPE_CHECKING:
     from netkit_adapters.httpx.routes import Place, Routes
     from netkit_adapters.httpx.stack import Stack
 
-__all__ = ["HttpxHttp2", "Recorded"]
+__all__ = ["HttpxHttp2", "Recorded", "Watched"]
+
+MAX_ORIGINS: Final = 4096
+"""Origins kept per client; beyond it the oldest is asked anew."""
 
 REMEMBER: Final = 600.0
 """Seconds for which a server that chose HTTP/1.1 is not asked again, with whatever TLS settings."""
@@ -78,7 +82,13 @@ class HttpxHttp2:
         for name, _ in headers:
             if len(name) == 7 and name.lower() == b"upgrade":
                 return None
-        body, timeout = request.body, request.timeout
+        method = _method(request.method)
+        if method is None:
+            return None
+        body, timeout, key = exchange.body_of(request), request.timeout, place.key
+        if exchange.misdirected and request.extensions.get("new_connection"):
+            # RFC 9110 section 15.5.20: the connections that are open have shown that they lead elsewhere.
+            key = (*key, "after 421")
         content: Any = body.content
         reopen = None
         if content is None:
@@ -87,12 +97,12 @@ class HttpxHttp2:
             elif exchange.attempted and body is exchange.body:
                 return None
             content = body.open()
-            if not (self._asynchronous or body.replayable):
-                content = Recorded(iter(content))
+            if not body.replayable:
+                content = Watched(content) if hasattr(content, "__aiter__") else Recorded(iter(content))
         return H2Request(
-            place.key,
+            key,
             place.connect,
-            request.method.encode("ascii"),
+            method,
             place.authority,
             asked.get("target") or url.raw_path,
             headers,
@@ -118,10 +128,13 @@ class HttpxHttp2:
             outcome = await engine.send(target) if self._asynchronous else engine.send(target)
         except BaseException as error:
             if could_not_connect(error) or _is_unfit(error):
-                _leave_to_native(exchange, request, target, begun=not self._asynchronous)
+                _put_back(exchange, request, target)
                 return None
             wiring.edge.meter.attempt(exchange.call)
-            exchange.attempted = True
+            if isinstance(error, TransportError) and error.verdict is Verdict.NOT_SENT:
+                error.details["body_started"] = not _put_back(exchange, request, target)
+                raise
+            exchange.sent()
             failure = _of_the_body(wiring, error)
             if failure is error:
                 raise
@@ -129,13 +142,13 @@ class HttpxHttp2:
         if type(outcome) is Http1Only:
             if outcome.reason == "alpn":
                 self._remember(target)
-            begun = outcome.reason != "alpn" or not self._asynchronous
-            _leave_to_native(exchange, request, target, begun=begun)
+            _put_back(exchange, request, target)
             return None
         if type(target.body) is Recorded:
             target.body.forget()
         wiring.edge.meter.attempt(exchange.call)
-        exchange.attempted = True
+        exchange.sent()
+        exchange.misdirected = outcome.status == 421
         return _respond(wiring, outcome)
 
     def _shall_serve(self, engine: SyncEngine, request: Request, target: H2Request) -> bool:
@@ -156,22 +169,37 @@ class HttpxHttp2:
         return negotiation.negotiate(engine, target, transport._pool, keep) is True
 
     def _remember(self, target: H2Request) -> None:
-        self._http1[target.connect.host, target.connect.port] = time.monotonic() + REMEMBER
+        known, where = self._http1, (target.connect.host, target.connect.port)
+        if len(known) >= MAX_ORIGINS and where not in known:
+            known.pop(next(iter(list(known))), None)
+        known[where] = time.monotonic() + REMEMBER
 
     def _knows_http1(self, place: Place | H2Request) -> bool:
         until = self._http1.get((place.connect.host, place.connect.port))
         return until is not None and time.monotonic() < until
 
 
-def _leave_to_native(exchange: Exchange, request: Request, target: H2Request, *, begun: bool) -> None:
-    """The stack's own transport sends it, from its body's beginning; `begun`: the engine has taken from the body."""
-    body = target.body
-    if not begun or request.body.content is not None:
-        return
-    if type(body) is Recorded and (whole := body.again()) is not None:
-        exchange.began(request, Body.one_shot(whole, request.body.size))
-    else:
-        exchange.began(request, None)
+@lru_cache(maxsize=64)
+def _method(method: str) -> bytes | None:
+    """As it goes on the wire; None for what the stack has to refuse in its own words."""
+    return method.encode("ascii") if method.isascii() else None
+
+
+def _put_back(exchange: Exchange, request: Request, target: H2Request) -> bool:
+    """Nothing was sent: whoever sends it next does so from its body's beginning. False where that is lost."""
+    body, taken = exchange.body_of(request), target.body
+    if body.content is not None:
+        return True
+    if body.replayable:
+        exchange.began(request.body, None)
+        return True
+    if type(taken) is Watched and not taken.begun:
+        return True
+    if type(taken) is Recorded and (whole := taken.again()) is not None:
+        exchange.began(request.body, Body.one_shot(whole, body.size))
+        return True
+    exchange.began(request.body, None)
+    return False
 
 
 def _is_unfit(error: BaseException) -> bool:
@@ -219,6 +247,18 @@ def _phrase(status: int) -> bytes:
         return HTTPStatus(status).phrase.encode("ascii")
     except ValueError:
         return b""
+
+
+class Watched:
+    """A one-shot body of tasks, which knows whether anyone has begun to read it."""
+
+    def __init__(self, chunks: AsyncIterable[bytes]) -> None:
+        self._chunks = chunks
+        self.begun = False
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        self.begun = True
+        return self._chunks.__aiter__()
 
 
 class Recorded:

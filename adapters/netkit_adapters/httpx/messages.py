@@ -15,6 +15,7 @@ from netkit.headers import Headers
 from netkit.messages import Body, Request, Response, ResponseBody, Timeout
 from netkit_adapters.httpx.bodies import body_of, stream_of
 from netkit_adapters.httpx.channel import channel_of
+from netkit_adapters.httpx.origins import moved
 
 if TYPE_CHECKING:
     from netkit.stats import Call
@@ -42,11 +43,13 @@ class Exchange:
     """
 
     __slots__ = (
+        "_before",
         "_headers",
         "attempted",
         "body",
         "call",
         "instead",
+        "misdirected",
         "native",
         "pick",
         "timeout",
@@ -63,8 +66,8 @@ class Exchange:
     def begin(self, native: Any) -> Request:
         """The neutral request for `native`, with its call's clock started."""
         self.native = native
-        self.attempted = False
-        self.instead: Body | None = None
+        self.attempted = self.misdirected = False
+        self.instead: tuple[Body, Body] | None = None
         self._headers: Headers | None = None
         self.url = str(native.url)
         self.body = body_of(self.wiring.stack, native)
@@ -84,6 +87,7 @@ class Exchange:
         apart.native, apart.url, apart.body, apart.timeout = self.native, self.url, self.body, self.timeout
         no_call: Any = None
         apart._headers, apart.attempted, apart.instead, apart.call = self._headers, False, None, no_call
+        apart.misdirected = False
         extensions = {name: value for name, value in request.extensions.items() if name != "call"}
         return Request(
             request.method, request.url, request._headers, request.body, request.timeout, extensions, apart
@@ -113,26 +117,40 @@ class Exchange:
         transport, url, headers = self._addressed(request)
         return transport, url, None if headers is native.headers else headers
 
-    def began(self, request: Request, instead: Body | None) -> None:
-        """An attempt took from the request's body and came to nothing before the request was sent. `instead` is a
-        one-shot body put together again."""
+    def began(self, body: Body, instead: Body | None) -> None:
+        """An attempt took from `body` and came to nothing before the request was sent. `instead` is a one-shot body
+        put together again."""
         if instead is not None:
-            self.instead = instead
+            self.instead = body, instead
         else:
             self.attempted = True
 
+    def sent(self) -> None:
+        """An attempt of the engine's got as far as a server: a one-shot body is gone."""
+        self.attempted, self.instead = True, None
+
+    def unsent(self) -> None:
+        """The last attempt of the stack's own transport failed before it touched the body."""
+        self.attempted, self.instead = self._before
+
+    def body_of(self, request: Request) -> Body:
+        """The body to send for `request`: what an earlier attempt took from a one-shot body is in front again."""
+        instead = self.instead
+        return request.body if instead is None or instead[0] is not request.body else instead[1]
+
     def next_attempt(self, request: Request, *, asynchronous: bool) -> tuple[Any, Any]:
         """The transport and the native request for sending `request`, with its body at its beginning."""
-        if self.instead is not None and not self.attempted:
-            request, self.instead = request.replace(body=self.instead), None
-            self.attempted = True
-            transport, url, headers = self._addressed(request, framed=False)
-            return transport, self._with_stream(request, url, headers, asynchronous=asynchronous)
+        self._before = self.attempted, self.instead
+        body = request.body
+        if self.instead is not None and (whole := self.body_of(request)) is not body:
+            self.attempted, self.instead = True, None
+            transport, url, headers = self._addressed(request)
+            return transport, self._with_stream(request, url, headers, whole, asynchronous=asynchronous)
         transport, native = self._rebuilt(request, asynchronous=asynchronous)
-        if self.attempted and request.body is self.body and self.body.content is None:
-            if not self.body.replayable:
+        if self.attempted and body is self.body and body.content is None:
+            if not body.replayable:
                 raise self.wiring.stack.native.StreamConsumed
-            self.body.open()
+            body.open()
         self.attempted = True
         return transport, native
 
@@ -147,32 +165,31 @@ class Exchange:
         ):
             return self.transport, native
         transport, url, headers = self._addressed(request)
-        return transport, self._with_stream(request, url, headers, asynchronous=asynchronous)
+        return transport, self._with_stream(request, url, headers, request.body, asynchronous=asynchronous)
 
-    def _addressed(self, request: Request, *, framed: bool = True) -> tuple[Any, Any, Any]:
-        """The transport, native URL and headers of a changed request. `framed`: they follow a changed body."""
+    def _addressed(self, request: Request) -> tuple[Any, Any, Any]:
+        """The transport, native URL and headers of a changed request."""
         native = self.native
-        same_url = request.url is self.url
-        url = native.url if same_url else self.wiring.stack.native.URL(request.url)
-        headers = request.headers
-        if not same_url and headers.get("host") == native.url.netloc.decode("ascii"):
-            headers = headers.set("Host", url.netloc.decode("ascii"))
-        if framed and request.body is not self.body:
+        transport, url, headers = self.transport, native.url, request.headers
+        if request.url is not self.url:
+            url = self.wiring.stack.native.URL(request.url)
+            transport = self.pick(url)
+            headers = moved(self, headers, url, transport)
+        if request.body is not self.body:
             headers = _framed(headers, request.body)
         return (
-            self.transport if same_url else self.pick(url),
+            transport,
             url,
             native.headers if headers is self._headers else _encoded(headers, native.headers.encoding),
         )
 
-    def _with_stream(self, request: Request, url: Any, headers: Any, *, asynchronous: bool) -> Any:
+    def _with_stream(self, request: Request, url: Any, headers: Any, body: Body, *, asynchronous: bool) -> Any:
         native, stack = self.native, self.wiring.stack
-        same_body = request.body is self.body
         return stack.native.Request(
             request.method,
             url,
             headers=headers,
-            stream=native.stream if same_body else stream_of(stack, request.body, asynchronous=asynchronous),
+            stream=native.stream if body is self.body else stream_of(stack, body, asynchronous=asynchronous),
             extensions=native.extensions
             if request.timeout is self.timeout
             else {**native.extensions, "timeout": _limits(request.timeout)},

@@ -58,6 +58,8 @@ class Negotiation:
                 return False
             return self._open(engine, target, pool, keep)
         finally:
+            # Whoever still waits for it finds out what came of it; who comes later makes a new one.
+            self._locks.pop(target.key, None)
             lock.release()
 
     def _open(self, engine: SyncEngine, target: H2Request, pool: Any, keep: Callable[[Any], None]) -> bool | None:

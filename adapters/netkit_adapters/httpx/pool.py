@@ -136,6 +136,18 @@ class HttpcorePool:
         if known is None or not known.keep(url, stream):
             stream.close()
 
+    def part(self, transport: Any, url: Any) -> None:
+        """Close what idles for the origin of `url`: the next request there gets another connection."""
+        known = self._known.get(transport)
+        if known is not None:
+            known.part(url)
+
+    async def async_part(self, transport: Any, url: Any) -> None:
+        """As `part`, for an AsyncClient; `transport` is the running loop's."""
+        known = self._known.get(transport)
+        if known is not None:
+            await known.async_part(url)
+
     def can_be_copied(self, transport: Any) -> bool:
         """Whether a loop of its own can have a copy of `transport`."""
         self.adopt(transport)
