@@ -217,6 +217,7 @@ class Edge:
             requests=self.meter.requests(),
             latency=self.meter.latency(),
             first_byte=self.meter.first_byte(),
+            gaps=self.meter.gaps(),
             pool=pool,
             plugins=sections,
         )
@@ -255,7 +256,16 @@ class Edge:
                 close()
 
     def _compose(self, plan: Plan) -> Send:
-        return compose([self._instance(step.registration, step.options) for step in plan.steps], self._terminal)
+        layers: list[Layer] = []
+        around_attempts: list[Layer] = []
+        transports: list[Layer] = []
+        for step in plan.steps:
+            layer = self._instance(step.registration, step.options)
+            (layers if step.registration.kind == "layer" else transports).append(layer)
+            around = getattr(layer, "around_attempt", None)
+            if around is not None:
+                around_attempts.append(around)
+        return compose([*layers, *around_attempts, *transports], self._terminal)
 
     def _instance(self, registration: Registration, options: Any) -> Layer:
         key = (registration.name, options)

@@ -48,6 +48,7 @@ DEFAULT_PLUGINS: Final[dict[str, str]] = {
     "http2": "netkit_plugins.http2",
     "coalesce": "netkit_plugins.coalesce",
     "breaker": "netkit_plugins.breaker",
+    "telemetry": "netkit_plugins.telemetry",
 }
 """Built-in plugins: name → module."""
 
@@ -106,6 +107,12 @@ class Registration:
     the plugin: None means it is off until asked for.
     `request_headers` names the headers that it may add or change on the wire. `summary` is one line for
     `netkit plugins`.
+    also have `stats()` (its section of `netkit.stats()`), `describe()` (option → how it applies on this stack),
+    `close()`, and `around_attempt`, a second layer that stands inside all others and so sees each attempt.
+    `options` is a frozen dataclass whose fields, types and defaults are the plugin's configuration. `kind` is "layer"
+    or "transport". `implicit` holds the options that apply when nobody configured the plugin: None means it is off
+    until asked for. `request_headers` names the headers that it may add or change on the wire. `summary` is one line
+    for `netkit plugins`.
     """
 
     name: str

@@ -61,12 +61,14 @@ class PoolStats(msgspec.Struct, frozen=True):
 
 
 class Stats(msgspec.Struct, frozen=True):
-    """A frozen snapshot. `first_byte` counts to the first body byte, not to the headers. `plugins` holds what each
+    """A frozen snapshot. `first_byte` counts to the first body byte, not to the headers; `gaps` are the seconds
+    between the chunks of a body, which for a token stream are its events. `plugins` holds what each
     plugin reports about itself, by name."""
 
     requests: RequestStats = RequestStats()
     latency: Latency = Latency()
     first_byte: Latency = Latency()
+    gaps: Latency = Latency()
     pool: PoolStats = PoolStats()
     plugins: Mapping[str, Any] = msgspec.field(default_factory=dict)
 
@@ -99,19 +101,24 @@ class Counter:
 class Call:
     """One call's clock: made by `Meter.begin()`, ended once."""
 
-    __slots__ = ("_meter", "attempts", "ended", "first_byte_at", "started")
+    __slots__ = ("_last_at", "_meter", "attempts", "ended", "first_byte_at", "started")
 
     def __init__(self, meter: Meter) -> None:
         self._meter = meter
         self.attempts = 0
-        self.first_byte_at = 0.0
+        self.first_byte_at = self._last_at = 0.0
         self.ended = False
         self.started = _now()
 
     def first_byte(self, chunk: bytes) -> bytes:
-        """An `on_chunk` observer."""
-        if not self.first_byte_at and chunk:
-            self.first_byte_at = _now()
+        """An `on_chunk` observer: the first one, and how far apart the others are."""
+        if chunk:
+            now = _now()
+            if self.first_byte_at:
+                self._meter.gap_window.append(now - self._last_at)
+            else:
+                self.first_byte_at = now
+            self._last_at = now
         return chunk
 
     def end(self, error: BaseException | None = None) -> None:
@@ -134,6 +141,7 @@ class Meter:
         "begun",
         "ended",
         "errors",
+        "gap_window",
         "retries",
         "retry_denied",
         "window",
@@ -148,6 +156,8 @@ class Meter:
         self.retry_denied = Counter()
         self.window: deque[tuple[float, float, float]] = deque(maxlen=WINDOW)
         """The last calls: when each began, when its first body byte came (0.0: none did), when it ended."""
+        self.gap_window: deque[float] = deque(maxlen=WINDOW)
+        """Seconds between the chunks of the last bodies."""
         fork.register(self)
 
     def after_fork_in_child(self) -> None:
@@ -187,6 +197,9 @@ class Meter:
 
     def latency(self) -> Latency:
         return summary([end - begin for begin, _, end in list(self.window)])
+
+    def gaps(self) -> Latency:
+        return summary(list(self.gap_window))
 
     def first_byte(self) -> Latency:
         return summary([first - begin for begin, first, _ in list(self.window) if first])

@@ -89,6 +89,12 @@ def run(context: typer.Context) -> None:
     _forward("run", context.args)
 
 
+@app.command(context_settings=FORWARD, add_help_option=False)
+def top(context: typer.Context) -> None:
+    """Watch a running process: calls, latencies, pools, streams, breakers (`netkit top --help`)."""
+    _forward("top", context.args)
+
+
 def _forward(command: str, arguments: list[str]) -> None:
     """Hand the rest of the line to `netkit.cli.<command>.run(arguments)`, which returns the exit code."""
     module = f"netkit.cli.{command}"

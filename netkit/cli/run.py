@@ -19,7 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from netkit import process
+from netkit import monitor, process
 from netkit.errors import NetkitError
 from netkit.patching import install
 
@@ -32,10 +32,11 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="netkit run",
         description="Run a Python program with netkit inside requests, httpx, httpx2 and aiohttp.",
-        usage="netkit run [--config FILE] [--stats] (SCRIPT | -m MODULE) [ARGUMENT ...]",
+        usage="netkit run [--config FILE] [--stats] [--top] (SCRIPT | -m MODULE) [ARGUMENT ...]",
     )
     parser.add_argument("--config", metavar="FILE", help="settings, instead of the nearest pyproject.toml's")
     parser.add_argument("--stats", action="store_true", help="sum up on standard error what the sessions did")
+    parser.add_argument("--top", action="store_true", help="let `netkit top` look at it while it runs")
     parser.add_argument("-m", dest="module", action="store_true", help="the program is a module")
     parser.add_argument("program", metavar="SCRIPT", help="a file, a folder with a __main__.py, or a module after -m")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="ARGUMENT", help="the program's own")
@@ -50,6 +51,8 @@ def run(arguments: Sequence[str]) -> int:
     if options.config is not None:
         os.environ["NETKIT_CONFIG"] = options.config
     install()
+    if options.top:
+        monitor.serve()
     started_in = os.getpid()
     try:
         if options.module:

@@ -15,6 +15,8 @@ OPTIONS: Final[dict[str, dict[str, Any]]] = {
     # Fewer places than some rules have callers, and a rate that none of them reaches.
     "limit": {"concurrency": 8, "requests_per_second": 5000.0, "tokens_per_minute": 1e9, "acquire_timeout": 10.0},
     # Fewer slots than some rules have callers: they queue, and wait longer than the default second for their turn.
+    # Everything that can be told, to a logger that nobody reads and to OpenTelemetry's stand-ins.
+    "telemetry": {"otel": True, "log": "logging", "prometheus": True},
     "pool": {"max_connections": 8, "acquire_timeout": 10.0},
 }
 

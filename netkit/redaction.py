@@ -1,0 +1,41 @@
+"""URLs as they may be shown: in spans, log lines and errors."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+__all__ = ["REDACTED", "safe_url"]
+
+REDACTED: Final = "REDACTED"
+LONGEST_VALUE: Final = 48
+"""A longer value of a query parameter is hidden whatever its name: signatures, tokens and pictures are long."""
+
+_SECRET = re.compile(r"key|token|secret|passw|pwd|sig|auth|cred|cookie|session|jwt|code|nonce|otp", re.IGNORECASE)
+
+
+def safe_url(url: str) -> str:
+    """`url` without user and password, without the values of parameters that may be secrets, without its fragment.
+
+    Example::
+
+        safe_url("http://u:p@h/x?api_key=s&q=ok#f")   # "http://REDACTED:REDACTED@h/x?api_key=REDACTED&q=ok"
+    """
+    scheme, mark, rest = url.partition("#")[0].partition("://")
+    if not mark:
+        return REDACTED
+    address, question, query = rest.partition("?")
+    authority, slash, path = address.partition("/")
+    userinfo, at, host = authority.rpartition("@")
+    if at:
+        host = f"{REDACTED}:{REDACTED}@{host}" if ":" in userinfo else f"{REDACTED}@{host}"
+    shown = "&".join(_parameter(part) for part in query.split("&")) if question else ""
+    return f"{scheme}://{host}{slash}{path}{question}{shown}"
+
+
+def _parameter(part: str) -> str:
+    name, equals, value = part.partition("=")
+    if not equals:
+        # A lone value may be anything.
+        return REDACTED if len(name) > LONGEST_VALUE else name
+    return f"{name}={REDACTED}" if len(value) > LONGEST_VALUE or _SECRET.search(name) else part

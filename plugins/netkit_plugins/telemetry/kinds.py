@@ -1,0 +1,47 @@
+"""What a call was, in few words: for labels, whose number must stay small."""
+
+from __future__ import annotations
+
+from typing import Final
+from urllib.parse import urlsplit
+
+from netkit.errors import TransportError
+
+__all__ = ["METHODS", "address_of", "error_type", "method_of", "operation_of"]
+
+METHODS: Final = frozenset({"CONNECT", "DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT", "TRACE"})
+OPERATIONS: Final = {
+    "/chat/completions": "chat",
+    "/responses": "chat",
+    "/messages": "chat",
+    "/completions": "text_completion",
+    "/embeddings": "embeddings",
+    "/embed": "embeddings",
+}
+"""Ends of paths → the operation's name in the conventions for generative AI."""
+
+
+def method_of(method: str) -> str:
+    """ "_OTHER" for what is not one of the known methods, as the conventions ask."""
+    return method if method in METHODS else "_OTHER"
+
+
+def error_type(error: BaseException) -> str:
+    """What failed where netkit knows it, else the name of the class."""
+    return error.kind.value if isinstance(error, TransportError) else type(error).__name__
+
+
+def address_of(url: str) -> tuple[str, int]:
+    """Host and port of a URL, the scheme's own where it names none."""
+    parts = urlsplit(url)
+    try:
+        port = parts.port
+    except ValueError:
+        port = None
+    return parts.hostname or "", port or (443 if parts.scheme == "https" else 80)
+
+
+def operation_of(url: str) -> str | None:
+    """ "chat", "embeddings" or "text_completion" for a URL of such an API, else None."""
+    path = url.partition("?")[0].partition("#")[0].rstrip("/")
+    return next((name for end, name in OPERATIONS.items() if path.endswith(end)), None)

@@ -1,0 +1,159 @@
+"""Prometheus: durations as a histogram, and everything that `netkit.stats()` counts, at each scrape.
+
+Rules of this file:
+
+- One collector per process, registered once: it looks at all sessions, whoever switched it on.
+- Labels are the stack, the method, the host and the class of the status. Series stay few however many URLs there are.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
+
+import msgspec
+from prometheus_client import REGISTRY, Histogram, start_http_server
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from netkit import Request, Response, process
+from netkit.errors import BodyClosed, ConfigError
+from netkit.plugins import Context
+from netkit_plugins.telemetry.kinds import address_of, method_of
+from netkit_plugins.telemetry.options import TelemetryOptions
+
+__all__ = ["PrometheusWatcher"]
+
+MAX_HOSTS: Final = 100
+"""Hosts with a series of their own; what comes later is counted as "other"."""
+BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
+
+_lock = threading.Lock()
+_seconds: Histogram | None = None
+_served: set[int] = set()
+_hosts: set[str] = set()
+
+
+class PrometheusWatcher:
+    def __init__(self, options: TelemetryOptions, context: Context) -> None:
+        self._stack = context.stack
+        self._seconds = _register()
+        if options.prometheus_port is not None:
+            _serve(options.prometheus_port)
+
+    def begin(self, request: Request) -> _Call:
+        host = address_of(request.url)[0]
+        if host not in _hosts:
+            host = _known(host)
+        return _Call(self._seconds, (self._stack, method_of(request.method), host))
+
+
+class _Call:
+    __slots__ = ("_labels", "_seconds", "_started")
+
+    def __init__(self, seconds: Histogram, labels: tuple[str, str, str]) -> None:
+        self._seconds = seconds
+        self._labels = labels
+        self._started = time.monotonic()
+
+    def answered(self, response: Response) -> None:
+        pass
+
+    def attempt(self, request: Request) -> tuple[Request, Callable[[Response | None, BaseException | None], None]]:
+        return request, _nothing
+
+    def end(self, response: Response | None, error: BaseException | None) -> None:
+        failed = error is not None and not isinstance(error, BodyClosed)
+        status = "error" if failed or response is None else f"{response.status // 100}xx"
+        self._seconds.labels(*self._labels, status).observe(time.monotonic() - self._started)
+
+
+def _nothing(response: Response | None, error: BaseException | None) -> None:
+    pass
+
+
+def _register() -> Histogram:
+    global _seconds
+    with _lock:
+        if _seconds is None:
+            _seconds = Histogram(
+                "netkit_call_duration_seconds",
+                "Calls, from their start to the end of the answer's body",
+                ("stack", "method", "host", "status"),
+                buckets=BUCKETS,
+            )
+            REGISTRY.register(_Sessions())
+        return _seconds
+
+
+def _serve(port: int) -> None:
+    with _lock:
+        if port in _served:
+            return
+        try:
+            start_http_server(port, addr="127.0.0.1")
+        except OSError as error:
+            raise ConfigError(f"telemetry.prometheus_port: {port}: {error.strerror}") from error
+        _served.add(port)
+
+
+def _known(host: str) -> str:
+    with _lock:
+        if len(_hosts) >= MAX_HOSTS:
+            return "other"
+        _hosts.add(host)
+        return host
+
+
+class _Sessions(Collector):
+    """What the sessions of this process count, summed up by stack."""
+
+    def collect(self) -> Iterable[Metric]:
+        totals = process.totals()
+        for name, text in (
+            ("requests", "Calls begun"),
+            ("errors", "Calls that failed"),
+            ("attempts", "Requests sent"),
+            ("retries", "Requests sent again"),
+        ):
+            family = CounterMetricFamily(f"netkit_{name}", text, labels=["stack"])
+            for stack, total in totals.items():
+                family.add_metric([stack], getattr(total, name))
+            yield family
+        latency = GaugeMetricFamily(
+            "netkit_latency_seconds", "Duration of the last calls", labels=["stack", "quantile"]
+        )
+        for stack, total in totals.items():
+            for quantile, value in (("0.5", "p50"), ("0.95", "p95"), ("0.99", "p99")):
+                latency.add_metric([stack, quantile], getattr(total.latency, value))
+        yield latency
+        yield from _gauges()
+
+
+def _gauges() -> Iterable[Metric]:
+    """Numbers of the sessions that are alive: in flight, pools, and what each plugin reports about itself."""
+    sums: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
+    for edge in process.edges():
+        stats = edge.stats()
+        sums["netkit_in_flight"][edge.stack] += stats.requests.in_flight
+        for section, report in (("pool", stats.pool), *stats.plugins.items()):
+            for name, value in _numbers(report):
+                sums[f"netkit_{section}_{name}"][edge.stack] += value
+    for name, stacks in sums.items():
+        family = GaugeMetricFamily(name, "netkit.stats() of live sessions, summed up", labels=["stack"])
+        for stack, value in stacks.items():
+            family.add_metric([stack], value)
+        yield family
+
+
+def _numbers(report: Any) -> Iterable[tuple[str, float]]:
+    """The plain numbers of a section; what is nested (breakers by name) is left to `netkit.stats()`."""
+    if isinstance(report, msgspec.Struct):
+        report = msgspec.structs.asdict(report)
+    if isinstance(report, Mapping):
+        for name, value in report.items():
+            if isinstance(value, int | float) and not isinstance(value, bool) and str(name).isidentifier():
+                yield str(name), float(value)
