@@ -5,7 +5,7 @@ Example::
     flights = Flights(context.runtime)
 
     async def work():                       # sends, reads; (the leader's response, what others may have of it)
-        response = await send(request)
+        response = await send(flights.apart(request))
         return response, await take(request, response, max_bytes=1 << 20)
 
     response = await flights.share(key, request.timeout, work)
@@ -32,10 +32,12 @@ import weakref
 from collections.abc import Callable, Coroutine
 from typing import Any, Final, TypeAlias
 
+import msgspec
+
 from netkit import fork
 from netkit.answers import Answer, copy_of_error
 from netkit.errors import FailureKind, NetkitError, PluginError, QueueFull, TransportError, Verdict
-from netkit.messages import Response, Timeout
+from netkit.messages import Request, Response, Timeout
 from netkit.runtime import Event, Runtime, Spawned
 from netkit.stats import Counter
 
@@ -123,8 +125,7 @@ class Flights:
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
-        self.detached: Final = runtime.name != "threads"
-        """Whether the work may outlive whoever began it: its request should then say so (`detached`)."""
+        self._detached: Final = runtime.name != "threads"
         self._tables: weakref.WeakKeyDictionary[Any, dict[bytes, _Flight]] = weakref.WeakKeyDictionary()
         self._lock = threading.Lock()
         self.shared = Counter()
@@ -135,6 +136,16 @@ class Flights:
         """The parent's calls are not under way here."""
         self._lock = threading.Lock()
         self._tables = weakref.WeakKeyDictionary()
+
+    def apart(self, request: Request) -> Request:
+        """What to send for `request`, so that the call may outlive whoever began it: without its caller's clock,
+        which ends its caller's wait and nobody else's. In threads, where it runs in its caller, the request itself."""
+        if not self._detached:
+            return request
+        apart = request.detach(keep_call=True)
+        if apart.timeout.total is None:
+            return apart
+        return apart.replace(timeout=msgspec.structs.replace(apart.timeout, total=None))
 
     @property
     def in_flight(self) -> int:
@@ -160,7 +171,7 @@ class Flights:
             flight = ticket.flight
             if flight.leader is ticket and not flight.started:
                 flight.started = True
-                if not self.detached:
+                if not self._detached:
                     flight.thread = threading.get_ident()
                     return await self._lead(flight)
                 flight.spawned = self._runtime.spawn(self._fly(flight, work), name="shared-call")
@@ -178,10 +189,10 @@ class Flights:
             flight = table.get(key)
             if flight is None:
                 flight = _Flight(key, table, ticket, [ticket])
-                if self.detached:
+                if self._detached:
                     flight.event = self._runtime.event()
                 return True
-            if not self.detached and flight.thread == threading.get_ident():
+            if not self._detached and flight.thread == threading.get_ident():
                 return False
             flight.event = flight.event or self._runtime.event()
             flight.followed = True
@@ -282,7 +293,7 @@ class Flights:
             present = leader in flight.tickets
             waiting = [ticket for ticket in flight.tickets if ticket is not leader]
             flight.tickets = []
-            if present and self.detached:
+            if present and self._detached:
                 shared = flight.followed and answer is not None
                 leader.ending = _Ending(response, error=error, shared=shared)
             again = self._who_goes_on(waiting, error, present, now)

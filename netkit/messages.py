@@ -178,16 +178,20 @@ class Request(_Fields):
         describe: Callable[[], tuple[str, ...]] | None = getattr(self.native, "channel", None)
         return () if describe is None else describe()
 
-    def detach(self) -> Request:
+    def detach(self, *, keep_call: bool = False) -> Request:
         """A copy that no longer belongs to its caller's call, to be sent through `runtime.spawn` for several callers.
 
         It can be sent although the call has ended, was cancelled or ran out of time; its attempts count for the
         session, and for no call. `timeout` stays, and is all that limits it. The body must be in memory.
+
+        `keep_call`: it still is the caller's own call, which others may share: attempts count for it, and the stack's
+        own observers of the call (traces) see it.
         """
-        detach: Callable[[Request], Request] | None = getattr(self.native, "detach", None)
-        if detach is None:
-            return self.replace(extensions={k: v for k, v in self.extensions.items() if k != "call"})
-        return detach(self)
+        request = self
+        if not keep_call:
+            request = self.replace(extensions={k: v for k, v in self.extensions.items() if k != "call"})
+        detach: Callable[[Request, bool], Request] | None = getattr(self.native, "detach", None)
+        return request if detach is None else detach(request, keep_call)
 
     def replace(self, **changes: Any) -> Request:
         """A copy with `changes` to method, url, headers, body, timeout or extensions."""

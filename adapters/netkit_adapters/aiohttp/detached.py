@@ -28,15 +28,17 @@ _NO_LIMITS: Final = ClientTimeout(total=None, connect=None, sock_connect=None, s
 Handler = Callable[[ClientRequest], Awaitable[ClientResponse]]
 
 
-def detached(req: ClientRequest, handler: Handler) -> tuple[ClientRequest, Handler]:
-    """`req`, a copy that may be changed, and `handler`, both free of their call."""
+def detached(req: ClientRequest, handler: Handler, *, keep_traces: bool) -> tuple[ClientRequest, Handler]:
+    """`req`, a copy that may be changed, and `handler`, both free of their call's clock, and of its traces."""
     timer = TimerNoop()
     req._timer = timer
-    req._traces = []
+    instead: dict[str, Any] = {"timer": timer, "real_timeout": _NO_LIMITS}
+    if not keep_traces:
+        req._traces = instead["traces"] = []
     req.response = None
     if req._continue is not None:
         req._continue = req.loop.create_future()
-    return req, _freed(handler, {"timer": timer, "real_timeout": _NO_LIMITS, "traces": []})
+    return req, _freed(handler, instead)
 
 
 def _freed(handler: Handler, instead: dict[str, Any]) -> Handler:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import aiohttp
 from aiohttp import ClientRequest, ClientResponse, hdrs
-from aiohttp.helpers import BaseTimerContext, TimerNoop
+from aiohttp.helpers import BaseTimerContext
 from aiohttp.http import HttpVersion, HttpVersion11
 from multidict import CIMultiDict, CIMultiDictProxy
 from yarl import URL
@@ -67,7 +67,7 @@ class Exchange:
     body_started = False
     sent: ClientRequest | None = None
     timer: BaseTimerContext | None = None
-    """The caller's own clock, while the call runs without it."""
+    """The caller's own clock, once its request was detached from it."""
     _loaded: Headers | None = None
     begun = 0
     """The id of the request as it was made, which lives as long as its call; 0 for one that belongs to no call."""
@@ -115,18 +115,18 @@ class Exchange:
         self.call = extensions["call"] = self.edge.begin(request)
         return request
 
-    def detach(self, request: Request) -> Request:
+    def detach(self, request: Request, keep_call: bool) -> Request:
         """See `Request.detach`."""
         req, handler = self.req, self.handler
         if req is None or handler is None:
             raise PluginError("a layer detached a request after its call had ended")
-        copied, handler = detached(copy_of(req), handler)
+        self.timer = req._timer
+        copied, handler = detached(copy_of(req), handler, keep_traces=keep_call)
         apart = Exchange(self.hop, copied, handler, UNLIMITED)
         no_call: Any = None
-        apart.body, apart.call = self.body, no_call
-        extensions = {name: value for name, value in request.extensions.items() if name != "call"}
+        apart.body, apart.call = self.body, self.call if keep_call else no_call
         return Request(
-            request.method, request.url, request._headers, request.body, request.timeout, extensions, apart
+            request.method, request.url, request._headers, request.body, request.timeout, request.extensions, apart
         )
 
     def finish(self) -> None:
@@ -194,13 +194,9 @@ class Exchange:
         same_headers = request._headers is self or request._headers is self._loaded
         same_body = request.body is self.body
         same_url = request.url is self.url
-        detached = request.extensions.get("detached") is True
-        if same_headers and same_body and same_url and request.method is self.method and not detached:
+        if same_headers and same_body and same_url and request.method is self.method:
             return req if request.timeout is self.timeout else copy_of(req)
         changed = copy_of(req)
-        if detached:
-            # The caller's clock cancels whichever task it finds inside, and counts on finding its own.
-            self.timer, changed._timer = req._timer, TimerNoop()
         changed.method = request.method.upper()
         changed.headers = req.headers.copy() if same_headers else CIMultiDict(request.headers.items())
         if not same_url:

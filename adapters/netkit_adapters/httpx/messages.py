@@ -81,16 +81,16 @@ class Exchange:
         extensions["call"] = self.call
         return request
 
-    def detach(self, request: Request) -> Request:
+    def detach(self, request: Request, keep_call: bool) -> Request:
         """See `Request.detach`."""
         apart = Exchange(self.wiring, self.transport, self.pick)
         apart.native, apart.url, apart.body, apart.timeout = self.native, self.url, self.body, self.timeout
         no_call: Any = None
-        apart._headers, apart.attempted, apart.instead, apart.call = self._headers, False, None, no_call
+        apart._headers, apart.attempted, apart.instead = self._headers, False, None
         apart.misdirected = False
-        extensions = {name: value for name, value in request.extensions.items() if name != "call"}
+        apart.call = self.call if keep_call else no_call
         return Request(
-            request.method, request.url, request._headers, request.body, request.timeout, extensions, apart
+            request.method, request.url, request._headers, request.body, request.timeout, request.extensions, apart
         )
 
     def channel(self) -> tuple[str, ...]:

@@ -71,14 +71,13 @@ class Exchange:
         self.request: Request
         self.call: Call
 
-    def detach(self, request: Request) -> Request:
+    def detach(self, request: Request, keep_call: bool) -> Request:
         """See `Request.detach`."""
         apart = Exchange(self.prepared, self.adapter, self.arguments, self.wiring)
         no_call: Any = None
-        apart.request, apart.call = self.request, no_call
-        extensions = {name: value for name, value in request.extensions.items() if name != "call"}
+        apart.request, apart.call = self.request, self.call if keep_call else no_call
         return Request(
-            request.method, request.url, request._headers, request.body, request.timeout, extensions, apart
+            request.method, request.url, request._headers, request.body, request.timeout, request.extensions, apart
         )
 
     def channel(self) -> tuple[str, ...]:

@@ -54,7 +54,7 @@ class CoalesceLayer:
         return await send(request) if response is None else response
 
     async def _call(self, request: Request, send: Send) -> tuple[Response, Answer | None]:
-        response = await send(request.extend(detached=True) if self._flights.detached else request)
+        response = await send(self._flights.apart(request))
         return response, await take(request, response, max_bytes=self._options.max_answer_bytes)
 
     def _tell(self, url: str) -> None:
