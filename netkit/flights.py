@@ -139,7 +139,7 @@ class Flights:
 
     def apart(self, request: Request) -> Request:
         """What to send for `request`, so that the call may outlive whoever began it: without its caller's clock,
-        which ends its caller's wait and nobody else's. In threads, where it runs in its caller, the request itself."""
+        which ends that caller's wait alone. In threads, where it runs in its caller, the request itself."""
         if not self._detached:
             return request
         apart = request.detach(keep_call=True)
