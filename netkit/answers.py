@@ -15,6 +15,9 @@ Rules of this file:
 from __future__ import annotations
 
 import copy
+import importlib
+import zlib
+from collections.abc import Callable
 from typing import Any, Final
 
 import msgspec
@@ -23,7 +26,7 @@ from netkit.errors import NetkitError, TransportError
 from netkit.headers import Headers
 from netkit.messages import Request, Response
 
-__all__ = ["Answer", "copy_of_error", "is_whole", "take"]
+__all__ = ["Answer", "copy_of_error", "is_whole", "plain", "take"]
 
 HOP_BY_HOP: Final = frozenset({"connection", "keep-alive", "proxy-connection", "transfer-encoding", "te", "upgrade"})
 STREAMED: Final = ("text/event-stream", "multipart/", "application/x-ndjson", "application/jsonl",
@@ -89,6 +92,63 @@ def _fitting(response: Response, content: bytes, decoded: bool, *, has_body: boo
     if "content-length" in dropped:
         pairs.append(("content-length", str(len(content))))
     return tuple(pairs)
+
+
+def plain(answer: Answer, *, max_bytes: int) -> bytes | None:
+    """The body without its Content-Encoding; None where that is not known here, does not fit the body, or gives more
+    than `max_bytes`."""
+    content = answer.content
+    codings = [value for name, value in answer.headers if name.lower() == "content-encoding"]
+    for coding in reversed(",".join(codings).lower().split(",")):
+        if coding.strip() in ("", "identity"):
+            continue
+        decode = _DECODERS.get(coding.strip())
+        decoded = None if decode is None else decode(content, max_bytes)
+        if decoded is None:
+            return None
+        content = decoded
+    return content
+
+
+def _inflated(content: bytes, max_bytes: int) -> bytes | None:
+    # 47: with the header of gzip or of zlib, whichever is there (RFC 9110 section 8.4.1).
+    decoder = zlib.decompressobj(47)
+    try:
+        decoded = decoder.decompress(content, max_bytes + 1)
+    except zlib.error:
+        return None
+    whole = decoder.eof and not decoder.unused_data and len(decoded) <= max_bytes
+    return decoded if whole else None
+
+
+def _unbrotlied(content: bytes, max_bytes: int) -> bytes | None:
+    return _by_library(("brotli", "brotlicffi"), content, max_bytes)
+
+
+def _unzstandarded(content: bytes, max_bytes: int) -> bytes | None:
+    return _by_library(("compression.zstd", "backports.zstd"), content, max_bytes)
+
+
+def _by_library(names: tuple[str, ...], content: bytes, max_bytes: int) -> bytes | None:
+    """Whoever asked the server for it has the library: the stacks offer only what they can read."""
+    for name in names:
+        try:
+            decoded: bytes = importlib.import_module(name).decompress(content)
+        except ModuleNotFoundError:
+            continue
+        except Exception:  # noqa: BLE001 - each library has its own
+            return None
+        return decoded if len(decoded) <= max_bytes else None
+    return None
+
+
+_DECODERS: Final[dict[str, Callable[[bytes, int], bytes | None]]] = {
+    "gzip": _inflated,
+    "x-gzip": _inflated,
+    "deflate": _inflated,
+    "br": _unbrotlied,
+    "zstd": _unzstandarded,
+}
 
 
 def copy_of_error(error: NetkitError) -> NetkitError:

@@ -49,6 +49,7 @@ DEFAULT_PLUGINS: Final[dict[str, str]] = {
     "coalesce": "netkit_plugins.coalesce",
     "breaker": "netkit_plugins.breaker",
     "telemetry": "netkit_plugins.telemetry",
+    "cache": "netkit_plugins.cache",
 }
 """Built-in plugins: name → module."""
 
