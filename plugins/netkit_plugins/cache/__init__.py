@@ -14,8 +14,8 @@ are the same when method, URL, headers (but for `key_ignore_headers`), credentia
 proxy are, and every field of the body; the order of a JSON object's members does not count. What is not: errors, also
 those that come with a 200, streams, HTML in answer to a call, `Cache-Control: no-store`, `Vary: *`, partial content,
 a chat whose answer is drawn (unless `sampled`), answers above `max_answer_bytes`. A request that says `Cache-Control:
-no-cache` or `no-store`, or `stream=True` in requests, passes by. A successful PUT, PATCH or DELETE makes what GET gave
-for that URL unknown again.
+no-cache` or `no-store`, or `stream=True` in requests, passes by. A successful PUT, PATCH or DELETE makes what GET
+gave for that URL unknown again.
 
 - Lists of inputs (`items`) are remembered input by input: only those that are not known are sent, and the answer is
   put together in the caller's order.
