@@ -37,13 +37,11 @@ def embeddings(request: Request) -> Response:
 class Rig:
     """`answer` is the server; `sent` is what it saw."""
 
-    def __init__(
-        self, answer: Callable[[Request], Any] = embeddings, *, stack: str = "httpx", **options: Any
-    ) -> None:
+    def __init__(self, answer: Callable[[Request], Any] = embeddings, **options: Any) -> None:
         self.runtime = Scripted()
         self.answer = answer
         self.sent: list[Request] = []
-        context = Context(runtime=self.runtime, emit=Emitter(), stack=stack, meter=Meter())
+        context = Context(runtime=self.runtime, emit=Emitter(), stack="httpx", meter=Meter())
         self.layer = CacheLayer(CacheOptions(**options), context)
         self.chain = compose([self.layer], self._serve)
 
