@@ -17,7 +17,7 @@ from netkit import Headers, Response
 from netkit.answers import Answer
 from netkit.headers import is_secret
 
-__all__ = ["Entry", "remembered", "seal", "unseal"]
+__all__ = ["Entry", "remembered", "replayed", "seal", "unseal"]
 
 MAGIC: Final = b"nkc1"
 CHECK_BYTES: Final = 16

@@ -21,7 +21,7 @@ from netkit.messages import Body
 from netkit.pure import Routes
 from netkit_plugins.cache.entry import Entry, remembered, replayed
 
-__all__ = ["Forms", "Question"]
+__all__ = ["Forms", "Question", "void_key"]
 
 FORMAT = b"1"
 """Part of every key: another way of keeping answers does not read this one's."""
