@@ -10,8 +10,8 @@ Example::
     client = netkit.AsyncClient(plugins={"limit": {"requests_per_second": 50, "tokens_per_minute": 200_000,
                                                    "concurrency": "adaptive"}})
 
-- All limits hold per key: origin, credential (as a keyed digest) and model. Rates and pauses are the process's; the
-  queue and `concurrency` are each session's.
+- All limits hold per key: origin, credential (as a keyed digest) and model. Rates and pauses are the process's, or
+  with a Redis `storage` those of all processes; the queue and `concurrency` are each session's.
 - Waiting is first come, first served within a priority. A large call at the head is not overtaken by small ones.
 - A 429 pauses its key for Retry-After (`retry-after-ms`, else `x-ratelimit-reset-*`, else 1 s, doubling with each
   further one; 60 s at most), once, however many calls were refused. Then calls come back one by one, and faster with

@@ -16,8 +16,9 @@ from netkit import PoolTimeout, QueueFull, Response, Verdict
 from netkit.errors import FailureKind, TransportError
 from netkit.events import ConcurrencyChanged, LimitPaused, LimitRejected
 from netkit.retry_after import requested_delay
-from netkit_plugins.limit.lane import Lane, Ticket
+from netkit_plugins.limit.lane import ASK, Lane, Ticket
 from netkit_plugins.limit.reported import report_of
+from netkit_plugins.limit.shared import SharedRates
 from netkit_plugins.limit.usage import UsageReader
 from netkit_plugins.limit.width import OVERLOADED, Answered
 
@@ -154,15 +155,27 @@ class LimitedCall:
                 event = layer.runtime.event()
                 now = layer.now()
                 seconds = lane.poll(ticket, now, event.set)
-                if seconds <= 0:
+                if seconds == 0:
                     return
                 if now >= until:
                     raise self._too_late(limit)
+                if seconds == ASK:
+                    await self._reserve(ticket)
+                    continue
                 seconds = min(seconds, until - now)
                 await event.wait(None if seconds == math.inf else seconds)
         except BaseException:
             lane.leave(ticket, layer.now())
             raise
+
+    async def _reserve(self, ticket: Ticket) -> None:
+        """Take the turn that all processes share, and hear of their pauses."""
+        lane, rates = self._lane, self._lane.rates
+        assert isinstance(rates, SharedRates)
+        due, paused = await rates.reserve(self._layer.runtime, self._tokens)
+        if paused:
+            lane.word.hear(self._layer.now(), paused)
+        lane.reserved(ticket, due)
 
     def _too_late(self, limit: float | None) -> PoolTimeout:
         self._layer.timeouts.add()
@@ -190,6 +203,8 @@ class LimitedCall:
     def _tell_pause(self, now: float, seconds: float | None, reason: str) -> None:
         if seconds is None:
             return
+        if isinstance(self._lane.rates, SharedRates):
+            self._lane.rates.pause(seconds)
         self._layer.pauses.add()
         if self._layer.emit:
             self._layer.emit(LimitPaused(time=now, origin=self._lane.origin, seconds=seconds, reason=reason))

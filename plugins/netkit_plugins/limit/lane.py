@@ -4,8 +4,8 @@ Example::
 
     if not lane.enter(now, tokens):
         lane.join(ticket, most=1000)
-        while (seconds := lane.poll(ticket, now, event.set)) > 0:
-            …                                 # wait for the event, `seconds` at most
+        while (seconds := lane.poll(ticket, now, event.set)) != 0:
+            …                                 # wait for the event, `seconds` at most; `ASK`: see `reserved`
     lane.answered(tokens)                     # the head is there
     lane.release()                            # the body has ended
 
@@ -27,13 +27,18 @@ import math
 import threading
 from collections import deque
 from collections.abc import Callable
+from typing import Final
 
 from netkit_plugins.limit.ramp import Ramp
 from netkit_plugins.limit.rates import Rates
+from netkit_plugins.limit.shared import SharedRates
 from netkit_plugins.limit.width import Width
 from netkit_plugins.limit.word import Word
 
-__all__ = ["Lane", "Ticket"]
+__all__ = ["ASK", "Lane", "Ticket"]
+
+ASK: Final = -1.0
+"""The first has to reserve its turn elsewhere, and bring it to `reserved`."""
 
 SOON = 1e-6
 """Seconds that are not worth a wait."""
@@ -60,11 +65,11 @@ class Ticket:
 class Lane:
     """Safe from any thread. Times are monotonic seconds."""
 
-    def __init__(self, origin: str, word: Word, rates: Rates | None, width: Width) -> None:
+    def __init__(self, origin: str, word: Word, rates: Rates | SharedRates | None, width: Width) -> None:
         self.origin = origin
         self.word = word
         self.width = width
-        self._rates = rates
+        self.rates = rates
         self._lock = threading.Lock()
         self._later: deque[Callable[[], None]] = deque()
         self._line: list[Ticket] = []
@@ -89,7 +94,7 @@ class Lane:
     def enter(self, now: float, tokens: float) -> bool:
         """Go at once if nobody waits and nothing stands against it."""
         with self._lock:
-            admitted = not self._line and self._wait(now, tokens) <= SOON
+            admitted = not self._line and 0 <= self._wait(now, tokens) <= SOON
             if admitted:
                 self._go(now, tokens)
         self._settle()
@@ -107,7 +112,8 @@ class Lane:
         return admitted
 
     def poll(self, ticket: Ticket, now: float, wake: Callable[[], None]) -> float:
-        """0.0: go. Else the seconds to wait before asking again, infinity for until `wake` is called."""
+        """0.0: go. `ASK`: reserve first. Else the seconds to wait before asking again, infinity for until `wake` is
+        called."""
         woken = None
         with self._lock:
             ticket.wake = wake
@@ -115,7 +121,7 @@ class Lane:
                 seconds = math.inf
             else:
                 seconds = self._wait(now, ticket.tokens)
-                if seconds <= SOON:
+                if 0 <= seconds <= SOON:
                     seconds = 0.0
                     del self._line[0]
                     self.waited += now - ticket.joined
@@ -125,6 +131,16 @@ class Lane:
             woken()
         self._settle()
         return seconds
+
+    def reserved(self, ticket: Ticket, due: float) -> None:
+        """`ticket` has reserved its turn elsewhere; it goes back if somebody else is first by now."""
+        with self._lock:
+            kept = bool(self._line) and self._line[0] is ticket and self._due is None
+            if kept:
+                self._due, self._due_tokens = due, ticket.tokens
+        if not kept:
+            self.adjust(-1.0, -ticket.tokens)
+        self._settle()
 
     def leave(self, ticket: Ticket, now: float) -> None:
         """Wait no more. Does nothing for a ticket that has gone."""
@@ -140,8 +156,8 @@ class Lane:
 
     def adjust(self, requests: float, tokens: float) -> None:
         """An attempt cost more than was reserved, or less."""
-        if self._rates is not None:
-            self._rates.adjust(requests, tokens)
+        if self.rates is not None:
+            self.rates.adjust(requests, tokens)
 
     def wake(self) -> None:
         """What the first waits for may have changed."""
@@ -163,14 +179,17 @@ class Lane:
             seconds = ramp.wait(now, self.unanswered)
             if seconds > 0:
                 return seconds
-        if self._rates is None:
+        rates = self.rates
+        if rates is None:
             return 0.0
         if self._due is None:
-            self._due = self._rates.reserve(now, tokens)
+            if isinstance(rates, SharedRates):
+                return ASK
+            self._due = rates.reserve(now, tokens)
         elif tokens != self._due_tokens:
-            self._rates.adjust(0.0, tokens - self._due_tokens)
+            rates.adjust(0.0, tokens - self._due_tokens)
         self._due_tokens = tokens
-        return self._due - now
+        return max(0.0, self._due - now)
 
     def _go(self, now: float, tokens: float) -> None:
         self._due = None

@@ -5,18 +5,21 @@ from __future__ import annotations
 import math
 import re
 import threading
+from hashlib import blake2b
 from typing import Final
 
 import msgspec
 
 from netkit import Context, Request, Response, Send, fork
 from netkit.identity import Identities
+from netkit.shared import SharedRedis
 from netkit.stats import Counter
 from netkit_plugins.limit.asked import asked_of, estimate
 from netkit_plugins.limit.call import LimitedCall
 from netkit_plugins.limit.identity import key_of
 from netkit_plugins.limit.lane import Lane
 from netkit_plugins.limit.options import LimitOptions
+from netkit_plugins.limit.shared import SharedRates
 from netkit_plugins.limit.store import Store, process_store
 from netkit_plugins.limit.width import AdaptiveWidth, Width
 
@@ -55,7 +58,10 @@ class LimitLayer:
         self.max_queue = math.inf if options.max_queue is None else options.max_queue
         self.counts_tokens = options.tokens_per_minute is not None
         self.pauses, self.rejected, self.timeouts = Counter(), Counter(), Counter()
-        self._identities = Identities()
+        self._redis = None if options.storage == "memory" else SharedRedis(options.storage)
+        # Processes that share must come to the same digests: what they have in common is the URL.
+        secret = None if self._redis is None else blake2b(options.storage.encode(), digest_size=32).digest()
+        self._identities = Identities(secret)
         self.next_number = Counter().add
         self._rate_options = (options.requests_per_second, options.tokens_per_minute, options.burst)
         # A clock of its own: its times mean nothing to other sessions.
@@ -104,6 +110,10 @@ class LimitLayer:
             timeouts=self.timeouts.value,
         )
 
+    def close(self) -> None:
+        if self._redis is not None:
+            self._redis.close()
+
     def _lane(self, origin: str, key: str) -> Lane:
         store = self._own_store or process_store()
         with self._lock:
@@ -111,9 +121,9 @@ class LimitLayer:
             if lane is None:
                 if len(self._lanes) >= MAX_LANES:
                     self._forget_idle()
-                lane = self._lanes[key] = Lane(
-                    origin, store.word(key), store.rates(key, self._rate_options), self._width()
-                )
+                local = store.rates(key, self._rate_options)
+                rates = local if self._redis is None else SharedRates(self._redis, key, local)
+                lane = self._lanes[key] = Lane(origin, store.word(key), rates, self._width())
         return lane
 
     def _forget_idle(self) -> None:

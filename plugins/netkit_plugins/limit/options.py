@@ -6,6 +6,8 @@ import dataclasses
 import math
 from typing import Literal
 
+from netkit.shared import is_redis_url
+
 __all__ = ["LimitOptions"]
 
 
@@ -26,6 +28,8 @@ class LimitOptions:
         timeout, and without limit where it gave none. The shorter of both counts. Retries wait without this limit.
     priority: a request header whose value says who goes first: an integer or `u=N` as in RFC 9218, the smaller the
         earlier, 3 where it is absent or unreadable. The header is sent on. None: all are alike.
+    storage: "memory", or a redis:// (rediss://, unix://) URL through which processes share rates and pauses: each
+        attempt then asks Redis first. All of them must name it alike.
     """
 
     requests_per_second: float | None = None
@@ -35,6 +39,7 @@ class LimitOptions:
     max_queue: int | None = 1000
     acquire_timeout: float | None = None
     priority: str | None = "priority"
+    storage: str = "memory"
 
     def __post_init__(self) -> None:
         for name in ("requests_per_second", "tokens_per_minute"):
@@ -55,3 +60,5 @@ class LimitOptions:
             raise ValueError(f"acquire_timeout must be ≥ 0, got {wait:g}")
         if self.burst is not None and self.requests_per_second is None:
             raise ValueError("burst needs requests_per_second")
+        if self.storage != "memory" and not is_redis_url(self.storage):
+            raise ValueError('storage must be "memory" or a redis:// URL')

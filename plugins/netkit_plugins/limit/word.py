@@ -19,6 +19,8 @@ __all__ = ["DEFAULT_PAUSE", "MAX_PAUSE", "Word"]
 MAX_PAUSE: Final = 60.0
 DEFAULT_PAUSE: Final = 1.0
 """Seconds of the first pause where a refusal named none; each further refusal in a row doubles it."""
+AGREE: Final = 0.01
+"""Seconds by which two clocks' ideas of one pause may differ."""
 
 
 class Word:
@@ -54,6 +56,13 @@ class Word:
             self.refusals += 1
         self.paused_until = max(self.paused_until, until)
         return self.paused_until - now if is_new else None
+
+    def hear(self, now: float, seconds: float) -> None:
+        """Another process is paused for `seconds` from now on."""
+        until = now + min(seconds, MAX_PAUSE)
+        if until > self.paused_until + AGREE:
+            self.paused_at = now
+            self.paused_until = until
 
     def succeeded(self) -> None:
         self.refusals = 0
