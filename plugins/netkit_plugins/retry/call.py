@@ -94,7 +94,9 @@ class RetriedCall:
         self._seed: Outcome | None = None
         self._failure: Failure | None = None
         self._reserved = False
-        self.refused_resent = False
+        self._resent = False
+        self.refused_resent = 0
+        self.denied = 0
         self.sent = 1
 
     async def run(self, first: Outcome) -> Outcome:
@@ -126,11 +128,12 @@ class RetriedCall:
         self._context.meter.retry()
         return await self._judged(await self._once())
 
-    async def _once(self) -> Outcome:
-        """One more attempt, admitted anew."""
+    async def _once(self, unseen: int = 0) -> Outcome:
+        """One more attempt, admitted anew; `unseen` 1 is the transparent one, which is no retry."""
         if self._admission is not None:
             await self._admission.again()
         self.sent += 1
+        self.refused_resent += unseen
         try:
             return Outcome(await self._send(self._request))
         except TransportError as error:
@@ -138,13 +141,13 @@ class RetriedCall:
 
     async def _judged(self, outcome: Outcome) -> Outcome:
         """Resend what the server refused, once and unseen; then judge what came of it."""
-        if outcome.refused and not self.refused_resent and self._request.body.replayable:
-            self.refused_resent = True
+        if outcome.refused and not self._resent and self._request.body.replayable:
+            self._resent = True
             self._report(outcome)
             await self._give_up(outcome)
             # RFC 9110 section 15.5.20: a misdirected request belongs on another connection.
             self._request = self._request.extend(new_connection=True)
-            outcome = await self._once()
+            outcome = await self._once(unseen=1)
         self._failure = await self._judge(outcome)
         if self._failure is not None or outcome.error is not None:
             self._report(outcome)
@@ -219,6 +222,7 @@ class RetriedCall:
             if self._reserved:
                 return False
             reason = "budget"
+        self.denied = 1
         self._context.meter.deny_retry()
         if self._context.emit:
             self._context.emit(

@@ -16,6 +16,7 @@ from netkit import Request, Response, Send, fork
 from netkit.errors import TransportError
 from netkit.events import RetryScheduled
 from netkit.plugins import Context
+from netkit.stats import Counter
 from netkit_plugins.retry.budget import budget_of
 from netkit_plugins.retry.call import Outcome, RetriedCall, Target
 from netkit_plugins.retry.options import RetryOptions
@@ -30,11 +31,19 @@ SDK_RETRY_HEADER: Final = "x-stainless-retry-count"
 
 
 class RetryStats(msgspec.Struct, frozen=True):
-    """`refused_resent`: transparent resends after a refusal, which are no retries. `sdk_retries`: calls that an SDK
-    above marked as its own repetition, as far as they came after a call that went wrong here."""
+    """`attempts` sent in all, of which `retries` were scheduled by policy and `refused_resent` went at once after a
+    refusal, which is no retry; `denied` retries were due and not sent. `sdk_retries`: calls that an SDK above marked
+    as its own repetition, as far as they came after a call that went wrong here."""
 
+    attempts: int = 0
+    retries: int = 0
     refused_resent: int = 0
+    denied: int = 0
     sdk_retries: int = 0
+
+    def __add__(self, other: RetryStats) -> RetryStats:
+        """Of two layers of one session: a route's and its default."""
+        return RetryStats(*(mine + its for mine, its in zip(_numbers(self), _numbers(other), strict=True)))
 
 
 class RetryLayer:
@@ -47,7 +56,8 @@ class RetryLayer:
         self._now = context.runtime.now
         self._targets: dict[str, Target] = {}
         self._lock = threading.Lock()
-        self._refused_resent = self._sdk_retries = 0
+        self._calls = Counter()
+        self._retries = self._refused_resent = self._denied = self._sdk_retries = 0
         # SDK retries can only follow a call that went wrong: until one did, no header is looked at.
         self._watch_sdk = False
         fork.register(self)
@@ -60,6 +70,7 @@ class RetryLayer:
     async def __call__(self, request: Request, send: Send) -> Response:
         target = self._targets.get(request.url) or self._target(request.url)
         target.budget.count_call(self._now())
+        self._calls.add()
         if self._watch_sdk:
             self._look_for_sdk(request, target)
         if self._options.idempotency_key:
@@ -79,9 +90,10 @@ class RetryLayer:
         try:
             outcome = await call.run(first)
         finally:
-            if call.refused_resent:
-                with self._lock:
-                    self._refused_resent += 1
+            with self._lock:
+                self._refused_resent += call.refused_resent
+                self._retries += call.sent - 1 - call.refused_resent
+                self._denied += call.denied
         if outcome.error is not None:
             outcome.error.attempts = call.sent
             try:
@@ -96,7 +108,10 @@ class RetryLayer:
         return response
 
     def stats(self) -> RetryStats:
-        return RetryStats(refused_resent=self._refused_resent, sdk_retries=self._sdk_retries)
+        extra = self._retries + self._refused_resent
+        return RetryStats(
+            self._calls.value + extra, self._retries, self._refused_resent, self._denied, self._sdk_retries
+        )
 
     def _target(self, url: str) -> Target:
         if len(self._targets) >= MAX_TARGETS:
@@ -119,10 +134,14 @@ class RetryLayer:
                     time=self._now(), origin=target.origin, attempt=int(count[:6]) + 1, delay=0.0, reason="sdk"
                 )
             )
-        _warn_of_sdk(self._options.attempts)
+        _warn_of_sdk(self._options.attempts, int(count[:6]))
 
     def __repr__(self) -> str:
         return f"<RetryLayer attempts={self._options.attempts} {self.stats()}>"
+
+
+def _numbers(stats: RetryStats) -> tuple[int, ...]:
+    return msgspec.structs.astuple(stats)
 
 
 def _keyed(request: Request) -> Request:
@@ -135,15 +154,17 @@ def _keyed(request: Request) -> Request:
 _sdk_warned = False
 
 
-def _warn_of_sdk(attempts: int) -> None:
+def _warn_of_sdk(attempts: int, count: int) -> None:
     global _sdk_warned
     if not _sdk_warned:
         _sdk_warned = True
         log.warning(
-            "netkit: an SDK above repeats calls by itself (%s): with %d attempts here, one call of an SDK with "
-            "max_retries=N can reach the server %d * (N + 1) times; set max_retries=0 in the SDK, or attempts = 1 in "
+            "netkit: an SDK above repeats calls by itself (%s: %d), and attempts multiply: %d tries of the SDK so far "
+            "x %d attempts here = up to %d requests for one call; set max_retries=0 in the SDK, or attempts = 1 in "
             "[tool.netkit.retry]",
             SDK_RETRY_HEADER,
+            count,
+            count + 1,
             attempts,
-            attempts,
+            (count + 1) * attempts,
         )
