@@ -196,9 +196,11 @@ class Edge:
                 found = report()
                 known = sections.setdefault(section, found)
                 # The default plan's instance came first; those of routes and overrides count for themselves, unless
-                # their sections are tables, which add up.
+                # their sections are tables, or know how to add up.
                 if known is not found and isinstance(known, dict) and isinstance(found, dict):
                     sections[section] = {**found, **known}
+                elif known is not found and type(known) is type(found) and hasattr(known, "__add__"):
+                    sections[section] = known + found
         pool = sections.pop("pool", None)
         if pool is None:
             counts = self.pool.counts() if self.pool is not None else None

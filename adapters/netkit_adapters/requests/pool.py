@@ -14,6 +14,7 @@ import threading
 import time
 import weakref
 from collections import deque
+from contextlib import contextmanager
 from functools import partial
 from queue import Empty
 from typing import TYPE_CHECKING, Any, Final
@@ -156,6 +157,7 @@ class RequestsPool:
         self._settings: SocketSettings | None = None
         self._policy: ConnectionPolicy | None = None
         self._lock = threading.Lock()
+        self._thread = threading.local()
         self._opened = self._stale = self._other = 0
         fork.register(self)
 
@@ -236,8 +238,9 @@ class RequestsPool:
             if self._policy is not None:
                 self._policy.died(origin, idle)
             return
-        reason = self._policy and self._policy.discard_reason(
-            origin, idle=idle, age=now - life.born, requests=life.requests
+        reason = getattr(self._thread, "afresh", False) or (
+            self._policy
+            and self._policy.discard_reason(origin, idle=idle, age=now - life.born, requests=life.requests)
         )
         if reason:
             self._other += 1
@@ -245,6 +248,15 @@ class RequestsPool:
             connection.close()
         else:
             life.reused_after = idle
+
+    @contextmanager
+    def afresh(self) -> Iterator[None]:
+        """What this thread sends inside goes over no connection that is open already."""
+        self._thread.afresh = True
+        try:
+            yield
+        finally:
+            self._thread.afresh = False
 
     def opened_elsewhere(self, pool: Any, connection: Any) -> None:
         """A connection that was opened to see which protocol the server chooses, which was HTTP/1.1."""

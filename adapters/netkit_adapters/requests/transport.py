@@ -128,7 +128,11 @@ async def terminal(request: Request) -> Response:
     adapter, prepared, arguments = exchange.begin(request)
     exchange.wiring.pool.adopt(adapter)
     try:
-        native = adapter.send(prepared, **arguments)
+        if request.extensions.get("new_connection"):
+            with exchange.wiring.pool.afresh():
+                native = adapter.send(prepared, **arguments)
+        else:
+            native = adapter.send(prepared, **arguments)
     except Exception as error:
         failure = classify(error)
         if failure is None:

@@ -46,6 +46,19 @@ class LimitStats(msgspec.Struct, frozen=True):
     rejected: int = 0
     timeouts: int = 0
 
+    def __add__(self, other: LimitStats) -> LimitStats:
+        """Of two layers of one session: a route's and its default."""
+        return LimitStats(
+            in_use=self.in_use + other.in_use,
+            queued=self.queued + other.queued,
+            concurrency=min(self.concurrency or other.concurrency, other.concurrency or self.concurrency),
+            paused=max(self.paused, other.paused),
+            waited_total=self.waited_total + other.waited_total,
+            pauses=self.pauses + other.pauses,
+            rejected=self.rejected + other.rejected,
+            timeouts=self.timeouts + other.timeouts,
+        )
+
 
 class LimitLayer:
     """One per session and set of options."""

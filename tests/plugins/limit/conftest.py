@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-import threading
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -13,10 +11,10 @@ from netkit_plugins.limit.store import forget_limits
 
 from netkit import Body, Context, Request, Response
 from netkit.events import Emitter
-from netkit.flow import run_sync
 from netkit.runtime import Scripted
 from netkit.stats import Meter
-from netkit.testing.conformance import FACES, Face
+from netkit.testing.conformance import FACES
+from tests.faced import Faced
 
 
 class Rig:
@@ -55,53 +53,6 @@ class Rig:
 
     def lane(self) -> Any:
         return next(iter(self.layer._lanes.values()))
-
-
-class Faced:
-    """Calls through one face: in threads where it is synchronous, in tasks where it is not."""
-
-    def __init__(self, face: Face) -> None:
-        self.face = face
-
-    def run(self, plugins: dict[str, Any], work: Callable[[Any], Awaitable[Any]]) -> Any:
-        """Open a session and run `work(session)` in it; sync faces never suspend."""
-
-        async def inside() -> Any:
-            session = self.face.open({"pool": True, **plugins}, {})
-            try:
-                return await work(session)
-            finally:
-                await session.close()
-
-        return asyncio.run(inside())
-
-    async def gather(self, calls: list[Callable[[], Any]]) -> list[Any]:
-        """All `calls` at once; what each returned or raised."""
-        if self.face.is_async:
-            return await asyncio.gather(*(call() for call in calls), return_exceptions=True)
-        results: list[Any] = [None] * len(calls)
-
-        def work(number: int) -> None:
-            try:
-                results[number] = run_sync(calls[number]())
-            except BaseException as error:
-                results[number] = error
-
-        threads = [threading.Thread(target=work, args=(number,)) for number in range(len(calls))]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            await asyncio.to_thread(thread.join)
-        return results
-
-    async def many(self, count: int, width: int, call: Callable[[int], Any]) -> list[Any]:
-        """`count` calls, `width` at a time."""
-        numbers = iter(range(count))
-
-        async def worker() -> list[Any]:
-            return [await call(number) for number in numbers]
-
-        return [result for results in await self.gather([worker] * width) for result in results]
 
 
 @pytest.fixture(autouse=True)
