@@ -160,8 +160,8 @@ def _warn_of_sdk(attempts: int, count: int) -> None:
         _sdk_warned = True
         log.warning(
             "netkit: an SDK above repeats calls by itself (%s: %d), and attempts multiply: "
-            "%d tries of the SDK so far x %d attempts here = up to %d requests for one call; set max_retries=0 in the SDK, or attempts = 1 in "
-            "[tool.netkit.retry]",
+            "%d tries of the SDK so far x %d attempts here = up to %d requests for one call; "
+            "set max_retries=0 in the SDK, or attempts = 1 in [tool.netkit.retry]",
             SDK_RETRY_HEADER,
             count,
             count + 1,
