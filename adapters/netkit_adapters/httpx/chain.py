@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from netkit.errors import BodyClosed, ConfigError, NetkitError, PluginError, TransportError, Verdict
 from netkit.flow import run_sync
 from netkit.messages import Request, Response
+from netkit_adapters.httpx.building import Building
 from netkit_adapters.httpx.cookies import CookieSeam
 from netkit_adapters.httpx.driven import AsyncDriven, ClosingBackend, SyncDriven
 from netkit_adapters.httpx.exchanges import AsyncExchangeBody, NetworkInfo, SyncExchangeBody
@@ -73,6 +74,7 @@ class Shapes:
         names = ("ConnectionPool", "HTTPProxy", "SOCKSProxy")
         self.core_pools = {getattr(core, f"{prefix}{name}") for name in names for prefix in ("", "Async")}
         self.cookies = CookieSeam(native.Cookies)
+        self.building = Building(stack)
         self.merge_url: Any = stack.client._merge_url  # type: ignore[attr-defined]
         clients: tuple[Any, Any] = (stack.client, stack.async_client)
         self.singles = {getattr(client._send_single_request, "__code__", None) for client in clients}

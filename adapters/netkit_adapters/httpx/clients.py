@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from netkit.edge import Edge
 from netkit.runtime import Asyncio, Threads
+from netkit_adapters.httpx.building import Builder
 from netkit_adapters.httpx.chain import (
     Shapes,
     View,
@@ -93,6 +94,7 @@ def remember(shapes: Shapes, client: Any, arguments: Mapping[str, Any] | None) -
     client._netkit_supplied = supplied_in(arguments or {})
     client._netkit_tls = None if arguments is None else tls_of(arguments)
     client._netkit_urls = MergedUrls(shapes.merge_url)
+    client._netkit_builder = Builder(shapes.building)
 
 
 def supplied_in(arguments: Mapping[str, Any]) -> tuple[Any, ...]:

@@ -9,6 +9,7 @@ import httpx2
 from httpx2 import AsyncClient as BaseAsyncClient
 from httpx2 import Client as BaseClient
 
+from netkit_adapters.httpx.building import Builder, signed_as
 from netkit_adapters.httpx.chain import Shapes, View, async_counted, counted
 from netkit_adapters.httpx.clients import Attaching, remember, rewire
 from netkit_adapters.httpx.stack import Stack
@@ -39,6 +40,7 @@ class Client(BaseClient):
     _netkit_limits: bool | None
     _netkit_supplied: tuple[Any, ...]
     _netkit_urls: MergedUrls
+    _netkit_builder: Builder
 
     def __init__(
         self,
@@ -59,6 +61,10 @@ class Client(BaseClient):
             SHAPES, self, plugins, config, explicit_limits=self._netkit_limits, supplied=self._netkit_supplied
         )
         self._netkit_settings = settings
+
+    @signed_as(BaseClient.build_request)
+    def build_request(self, method: Any, url: Any, **options: Any) -> Any:
+        return self._netkit_builder.build(self, super().build_request, method, url, options)
 
     def _merge_url(self, url: Any) -> Any:
         return self._netkit_urls.find(self.base_url, url, super()._merge_url)
@@ -96,6 +102,7 @@ class AsyncClient(BaseAsyncClient):
     _netkit_limits: bool | None
     _netkit_supplied: tuple[Any, ...]
     _netkit_urls: MergedUrls
+    _netkit_builder: Builder
 
     def __init__(
         self,
@@ -116,6 +123,10 @@ class AsyncClient(BaseAsyncClient):
             SHAPES, self, plugins, config, explicit_limits=self._netkit_limits, supplied=self._netkit_supplied
         )
         self._netkit_settings = settings
+
+    @signed_as(BaseAsyncClient.build_request)
+    def build_request(self, method: Any, url: Any, **options: Any) -> Any:
+        return self._netkit_builder.build(self, super().build_request, method, url, options)
 
     def _merge_url(self, url: Any) -> Any:
         return self._netkit_urls.find(self.base_url, url, super()._merge_url)
