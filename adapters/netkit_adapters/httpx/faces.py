@@ -69,10 +69,11 @@ class Client(BaseClient):
     def _merge_url(self, url: Any) -> Any:
         return self._netkit_urls.find(self.base_url, url, super()._merge_url)
 
-    def _build_request_auth(self, request: Any, *args: Any, **kwargs: Any) -> Any:
-        auth = super()._build_request_auth(request, *args, **kwargs)
-        self._netkit_wiring.found_auths.note(request, auth)
-        return auth
+    def _build_request_auth(self, request: Any, auth: Any = httpx.USE_CLIENT_DEFAULT) -> Any:
+        found = super()._build_request_auth(request, auth)
+        if type(found) is not httpx.Auth:
+            self._netkit_wiring.found_auths.note(request, found)
+        return found
 
     def _send_single_request(self, request: httpx.Request) -> httpx.Response:
         wiring = self._netkit_wiring
@@ -131,10 +132,11 @@ class AsyncClient(BaseAsyncClient):
     def _merge_url(self, url: Any) -> Any:
         return self._netkit_urls.find(self.base_url, url, super()._merge_url)
 
-    def _build_request_auth(self, request: Any, *args: Any, **kwargs: Any) -> Any:
-        auth = super()._build_request_auth(request, *args, **kwargs)
-        self._netkit_wiring.found_auths.note(request, auth)
-        return auth
+    def _build_request_auth(self, request: Any, auth: Any = httpx.USE_CLIENT_DEFAULT) -> Any:
+        found = super()._build_request_auth(request, auth)
+        if type(found) is not httpx.Auth:
+            self._netkit_wiring.found_auths.note(request, found)
+        return found
 
     async def _send_single_request(self, request: httpx.Request) -> httpx.Response:
         wiring = self._netkit_wiring

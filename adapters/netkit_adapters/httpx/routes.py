@@ -113,9 +113,10 @@ class Seams:
 
 def _watch(*seams: tuple[Any, str]) -> Callable[[], bool]:
     """A question: does each owner still have, under each name, what it has now?"""
-    known = tuple((owner, name, getattr(owner, name, None)) for owner, name in seams)
-
-    return lambda: all(getattr(owner, name, None) is original for owner, name, original in known)
+    owners, names = zip(*seams, strict=True)
+    nothing = (None,) * len(seams)
+    known = list(map(getattr, owners, names, nothing))
+    return lambda: list(map(getattr, owners, names, nothing)) == known
 
 
 class Routes:
