@@ -15,6 +15,7 @@ Rules of this file:
 from __future__ import annotations
 
 import functools
+import weakref
 from collections.abc import Callable
 from importlib import import_module
 from operator import attrgetter
@@ -50,14 +51,28 @@ class Building:
     """How one stack builds requests, as it was at import."""
 
     def __init__(self, stack: Stack) -> None:
+        client: Any = stack.client
         self.request: Any = stack.native.Request
         self.bytes: Any = stack.byte_stream
         self.default: Any = stack.native.USE_CLIENT_DEFAULT
         self.unset = type(self.default)
         self.timeout: Any = stack.native.Timeout
-        self.build: Any = stack.client.build_request  # type: ignore[attr-defined]
-        self.stock: Any = _STOCK(stack.client)
+        self.build: Any = client.build_request
+        self.stock: Any = _STOCK(client)
+        self._client = client
+        self._merge_url: Any = client._merge_url
+        self._known: weakref.WeakKeyDictionary[type, bool] = weakref.WeakKeyDictionary()
         self.json: Any = getattr(import_module(f"{stack.name}._content"), "encode_json", None)
+
+    def is_stock(self, kind: type) -> bool:
+        """Whether clients of this kind merge as the stack's own do, netkit's memory of URLs aside."""
+        if _STOCK(kind) != self.stock or self._client._merge_url is not self._merge_url:
+            return False
+        known = self._known.get(kind)
+        if known is None:
+            merging = [owner for owner in kind.__mro__ if "_merge_url" in owner.__dict__]
+            known = self._known[kind] = len(merging) == 2 and merging[1].__dict__["_merge_url"] is self._merge_url
+        return known
 
 
 def signed_as(native: Any) -> Callable[[Function], Function]:
@@ -127,7 +142,7 @@ class Builder:
             ):
                 return None
             kind = name
-        if getattr(native, "__func__", None) is not building.build or _STOCK(type(client)) != building.stock:
+        if getattr(native, "__func__", None) is not building.build or not building.is_stock(type(client)):
             return None
         return None if client.params or client.cookies else (method, url, kind)
 
