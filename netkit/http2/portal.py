@@ -103,17 +103,27 @@ class Portal:
     def _drain(self) -> None:
         self._signalled = False
         inbox = self._inbox
-        while inbox:
-            call = inbox.popleft()
-            try:
-                call()
-            except Exception:
-                log.exception("netkit: a hand-over to the HTTP/2 loop failed")
-        for known in self._engines:
-            engine = known()
-            reactor = None if engine is None else engine._reactors.get(self._loop)  # type: ignore[arg-type]
-            if reactor is not None:
+        reactors = self._reactors()
+        for reactor in reactors:
+            # What the calls below make ready to write is written when they are done: no turn need be asked for.
+            reactor._flushing = True
+        try:
+            while inbox:
+                call = inbox.popleft()
+                try:
+                    call()
+                except Exception:
+                    log.exception("netkit: a hand-over to the HTTP/2 loop failed")
+        finally:
+            for reactor in reactors:
                 reactor.flush()
+
+    def _reactors(self) -> list[Reactor]:
+        """What the attached engines have in this loop."""
+        loop: Any = self._loop
+        engines = [known() for known in self._engines]
+        found = [engine._reactors.get(loop) for engine in engines if engine is not None]
+        return [reactor for reactor in found if reactor is not None]
 
     def attach(self, engine: Engine) -> None:
         """Flush this engine's connections right after each batch of hand-overs."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 import sys
+from functools import partial
 from operator import itemgetter
 from typing import Any, Final
 
@@ -22,11 +23,14 @@ from requests.utils import NETRC_FILES
 __all__ = ["is_silent"]
 
 _READABLE: Final = sys.platform not in ("darwin", "win32", "cygwin")
-_BUNDLES: Final = (b"REQUESTS_CA_BUNDLE", b"CURL_CA_BUNDLE")
+_SPEAKING: Final = (b"REQUESTS_CA_BUNDLE", b"CURL_CA_BUNDLE", b"NETRC")
 
 _in_sessions: Final = itemgetter("get_netrc_auth", "get_environ_proxies")
 _in_utils: Final = itemgetter("getproxies", "should_bypass_proxies")
 _ORIGINALS: Final = _in_sessions(sessions.__dict__), _in_utils(utils.__dict__)
+
+# As os.path.exists(), several times cheaper where there is nothing.
+_exists: Final = partial(os.access, mode=os.F_OK, effective_ids=os.access in os.supports_effective_ids)
 
 
 def is_silent() -> bool:
@@ -39,9 +43,9 @@ def is_silent() -> bool:
     # One search over all names is several times faster than a question for each.
     if b"_proxy=" in b"=".join(variables).lower() + b"=":
         return False
-    if any(variables.get(name) for name in _BUNDLES) or variables.get(b"NETRC"):
+    if any(map(variables.get, _SPEAKING)):
         return False
-    return not any(_exists(path) for path in _netrc_paths(variables.get(b"HOME")))
+    return not any(map(_exists, _netrc_paths(variables.get(b"HOME"))))
 
 
 _paths: dict[bytes | None, tuple[str, ...]] = {}
@@ -54,11 +58,3 @@ def _netrc_paths(home: bytes | None) -> tuple[str, ...]:
             _paths.clear()
         paths = _paths[home] = tuple(os.path.expanduser(f"~/{name}") for name in NETRC_FILES)
     return paths
-
-
-def _exists(path: str) -> bool:
-    try:
-        os.stat(path)
-    except (OSError, ValueError):
-        return False
-    return True

@@ -11,12 +11,15 @@ Rules of this file:
 
 from __future__ import annotations
 
+import datetime
 import http.client
 import io
 import os
 import ssl
 import threading
+import time
 import warnings
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from functools import lru_cache, partial
 from http.client import responses
@@ -28,7 +31,7 @@ import requests
 import urllib3
 from requests.adapters import HTTPAdapter
 from requests.auth import _basic_auth_str
-from requests.cookies import extract_cookies_to_jar
+from requests.cookies import RequestsCookieJar, extract_cookies_to_jar
 from requests.structures import CaseInsensitiveDict
 from requests.utils import (
     DEFAULT_CA_BUNDLE_PATH,
@@ -37,7 +40,7 @@ from requests.utils import (
     prepend_scheme_if_needed,
     select_proxy,
 )
-from urllib3 import HTTPHeaderDict, HTTPSConnectionPool, PoolManager
+from urllib3 import HTTPSConnectionPool, PoolManager
 from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.connectionpool import HTTPConnectionPool
 from urllib3.exceptions import InsecureRequestWarning, LocationParseError
@@ -67,6 +70,7 @@ def _seams() -> tuple[Any, ...]:
         HTTPAdapter.send,
         HTTPAdapter.get_connection_with_tls_context,
         HTTPAdapter.build_response,
+        requests.Response.__init__,
         HTTPConnectionPool.urlopen,
         HTTPConnectionPool._make_request,
         HTTPConnectionPool._get_conn,
@@ -147,9 +151,23 @@ def _files(cert: Any) -> tuple[Any, ...]:
     return cert if isinstance(cert, tuple) else (cert,)
 
 
+STAMP_SECONDS: Final = 0.02
+_stamps: dict[str, tuple[float, tuple[int, int]]] = {}
+
+
 def _stamp(path: str) -> tuple[int, int]:
+    """When a file was changed last, and its size; looked at again after `STAMP_SECONDS`. Many threads that ask the
+    system for each request hold one another up, and what a file says matters to new connections only."""
+    now = time.monotonic()
+    known = _stamps.get(path)
+    if known is not None and now < known[0]:
+        return known[1]
     status = os.stat(path)
-    return status.st_mtime_ns, status.st_size
+    if len(_stamps) >= 256:
+        _stamps.clear()
+    stamp = status.st_mtime_ns, status.st_size
+    _stamps[path] = now + STAMP_SECONDS, stamp
+    return stamp
 
 
 def _context(location: str | None, cert: Any) -> ssl.SSLContext:
@@ -232,9 +250,7 @@ class RequestsHttp2:
             return None
         if destination is None:
             return None
-        store = getattr(prepared.headers, "_store", None)
-        items = prepared.headers.items() if store is None else store.values()
-        headers = [(_bytes(name), _bytes(value)) for name, value in items if value is not None]
+        headers = _fields(prepared.headers)
         body, timeout = request.body, request.timeout
         reopen = None
         content: Any = body.content
@@ -335,6 +351,15 @@ def _reopened(body: Body) -> Iterator[bytes]:
     return _chunks(body.open())
 
 
+def _fields(headers: Any) -> list[tuple[bytes, bytes]]:
+    if type(headers) is CaseInsensitiveDict:
+        try:
+            return [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers._store.values()]
+        except AttributeError:
+            pass  # bytes, or None for a header that is not to be sent
+    return [(_bytes(name), _bytes(value)) for name, value in headers.items() if value is not None]
+
+
 def _bytes(value: str | bytes) -> bytes:
     return value if isinstance(value, bytes) else value.encode("latin-1")
 
@@ -379,6 +404,47 @@ def _proxy(address: str) -> ProxySpec | None:
     return ProxySpec(parts.host.strip("[]"), parts.port or 80, authorization=authorization)
 
 
+_FIELDS: Final = (
+    "_content", "_content_consumed", "_next", "status_code", "headers", "raw", "url", "encoding", "history", "reason",
+    "cookies", "elapsed", "request",
+)  # fmt: skip
+_KNOWS_FIELDS: Final = tuple(vars(requests.Response())) == _FIELDS
+_NO_TIME: Final = datetime.timedelta(0)
+_new: Final = object.__new__
+
+
+def _response(
+    prepared: requests.PreparedRequest,
+    status: int,
+    headers: dict[str, str],
+    *,
+    raw: ExchangeResponse,
+    reason: str,
+    encoding: str | None,
+) -> requests.Response:
+    """A response as `HTTPAdapter.build_response` makes it. Its constructor fills it with what is replaced at once:
+    where its fields are those that we know, they are set directly."""
+    native: requests.Response = _new(requests.Response) if _KNOWS_FIELDS else requests.Response()
+    fields: Any = CaseInsensitiveDict.__new__(CaseInsensitiveDict)
+    fields._store = OrderedDict((name, (name, value)) for name, value in headers.items())
+    native.__dict__.update(
+        _content=False,
+        _content_consumed=False,
+        _next=None,
+        status_code=status,
+        headers=fields,
+        raw=raw,
+        url=prepared.url or "",
+        encoding=encoding,
+        history=[],
+        reason=reason,
+        cookies=RequestsCookieJar(),
+        elapsed=_NO_TIME,
+        request=prepared,
+    )
+    return native
+
+
 def respond(exchange: SyncExchange, prepared: requests.PreparedRequest) -> Response:
     """The neutral response, with the native one inside it."""
     pairs = [(_NAMES.get(name) or _name(name), value.decode("latin-1")) for name, value in exchange.headers]
@@ -394,7 +460,7 @@ def respond(exchange: SyncExchange, prepared: requests.PreparedRequest) -> Respo
     reason = responses.get(exchange.status, "")
     raw = ExchangeResponse(
         body.file,
-        headers=HTTPHeaderDict(joined) if len(joined) == len(pairs) else HTTPHeaderDict(pairs),
+        headers=pairs,
         status=exchange.status,
         reason=reason,
         # requests looks for cookies only where there is an original response: most answers have none.
@@ -402,14 +468,9 @@ def respond(exchange: SyncExchange, prepared: requests.PreparedRequest) -> Respo
         request_method=prepared.method,
         request_url=prepared.url,
     )
-    native = requests.Response()
-    native.status_code = exchange.status
-    native.headers = CaseInsensitiveDict(joined)
-    native.encoding = _encoding(joined.get("content-type"))
-    native.raw = raw
-    native.reason = reason
-    native.url = prepared.url or ""
-    native.request = prepared
+    native = _response(
+        prepared, exchange.status, joined, raw=raw, reason=reason, encoding=_encoding(joined.get("content-type"))
+    )
     if cookies:
         extract_cookies_to_jar(native.cookies, prepared, raw)
     body.native = native

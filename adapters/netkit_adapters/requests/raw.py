@@ -8,10 +8,13 @@ Rules of this file:
 
 from __future__ import annotations
 
+import threading
+import weakref
 from http.client import HTTPMessage
 from typing import TYPE_CHECKING, Any, Final
 
 from requests import exceptions as native_errors
+from urllib3 import HTTPHeaderDict
 from urllib3 import exceptions as urllib3_errors
 from urllib3.response import HTTPResponse
 
@@ -21,10 +24,9 @@ from netkit_adapters.requests.body import DRAIN_LIMIT
 from netkit_adapters.requests.errors import classify
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterable
+    from collections.abc import Callable, Generator, Iterable
 
     import requests
-    from urllib3 import HTTPHeaderDict
 
     from netkit.http2 import SyncExchange
 
@@ -51,14 +53,26 @@ class Original:
 class ExchangeBody(ResponseBody):
     """The life of an HTTP/2 answer's body, as layers see it."""
 
-    __slots__ = ("file", "native")
+    __slots__ = ("_reference", "file")
 
     decoded = True
 
     def __init__(self, exchange: SyncExchange) -> None:
         super().__init__()
         self.file = ExchangeFile(exchange, self)
-        self.native: requests.Response
+        self._reference: Callable[[], requests.Response | None]
+
+    @property
+    def native(self) -> requests.Response:
+        native = self._reference()
+        if native is None:
+            raise ReferenceError("the response of this body is gone")
+        return native
+
+    @native.setter
+    def native(self, native: requests.Response) -> None:
+        # Weak: in a cycle, a response that its caller drops would keep its stream open until a collection.
+        self._reference = weakref.ref(native)
 
     def preload(self) -> None:
         """Read all of it now, past urllib3's machinery: for callers that did not ask for a stream.
@@ -73,8 +87,9 @@ class ExchangeBody(ResponseBody):
                 parts.append(data)
         except urllib3_errors.HTTPError as error:
             raise _as_requests(error) from error
-        self.native._content = parts[0] if len(parts) == 1 else b"".join(parts)
-        self.native._content_consumed = True
+        native = self.native
+        native._content = parts[0] if len(parts) == 1 else b"".join(parts)
+        native._content_consumed = True
 
     async def read(self) -> bytes:
         try:
@@ -168,33 +183,64 @@ class ExchangeFile:
         pass
 
 
+_making: Final = threading.RLock()
+_MADE_LATER: Final = "_netkit_made_of"
+
+
 class ExchangeResponse(HTTPResponse):
-    """A `urllib3.HTTPResponse` of version 20."""
+    """A `urllib3.HTTPResponse` of version 20.
+
+    It is made when something of it is first asked for, which for most answers is never: their bodies are read from
+    the exchange, and requests' own response holds the rest.
+    """
 
     def __init__(
         self,
         file: ExchangeFile,
         *,
-        headers: HTTPHeaderDict,
+        headers: list[tuple[str, str]],
         status: int,
         reason: str,
         original_response: Any,
         request_method: str | None,
         request_url: str | None,
     ) -> None:
-        super().__init__(
-            body=file,  # type: ignore[arg-type]
-            headers=headers,
-            status=status,
-            version=20,
-            version_string="HTTP/2",
-            reason=reason,
-            preload_content=False,
-            decode_content=False,
-            original_response=original_response,
-            request_method=request_method,
-            request_url=request_url,
-        )
+        # requests looks for it in every response.
+        self._original_response = original_response
+        self.__dict__[_MADE_LATER] = file, headers, status, reason, request_method, request_url
+
+    def __getattr__(self, name: str) -> Any:
+        with _making:
+            given = self.__dict__
+            made_of = given.get(_MADE_LATER)
+            if made_of is not None:
+                set_before = {key: value for key, value in given.items() if key != _MADE_LATER}
+                file, headers, status, reason, method, url = made_of
+                super().__init__(
+                    body=file,
+                    headers=HTTPHeaderDict(headers),
+                    status=status,
+                    version=20,
+                    version_string="HTTP/2",
+                    reason=reason,
+                    preload_content=False,
+                    decode_content=False,
+                    request_method=method,
+                    request_url=url,
+                )
+                given.update(set_before)
+                del given[_MADE_LATER]
+        if name in given:
+            return given[name]
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+    @property
+    def closed(self) -> bool:
+        made_of = self.__dict__.get(_MADE_LATER)
+        return super().closed if made_of is None else made_of[0].closed
+
+    def release_conn(self) -> None:
+        """It holds no connection: a stream is over when its body is."""
 
     def stream(self, amt: int | None = 2**16, decode_content: bool | None = None) -> Generator[bytes]:
         if amt == 0:

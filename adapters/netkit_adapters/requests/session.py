@@ -18,6 +18,7 @@ from requests import Session as Base
 from netkit.edge import Edge
 from netkit.runtime import Threads
 from netkit_adapters.requests import environment
+from netkit_adapters.requests.dispatch import dispatch, may_dispatch
 from netkit_adapters.requests.http2 import RequestsHttp2
 from netkit_adapters.requests.pool import RequestsPool
 from netkit_adapters.requests.prepare import is_untouched, merge, prepare
@@ -203,6 +204,8 @@ class Session(Base):
             and "get_adapter" not in self.__dict__
         ):
             # Nobody stands between: requests' own send asks netkit's own get_adapter, which knows who asks.
+            if may_dispatch(self, request):
+                return dispatch(self, self._netkit_wiring, request, kwargs)
             return send(request, **kwargs)
         response: requests.Response = function(_SendView(self, self._netkit_wiring), request, **kwargs)
         return response

@@ -8,7 +8,7 @@ Rules of this file:
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import requests
 from requests.adapters import BaseAdapter
@@ -29,15 +29,21 @@ if TYPE_CHECKING:
 __all__ = ["ChainedAdapter", "Wiring", "chained", "terminal"]
 
 
+MAX_ADAPTERS: Final = 32
+"""Adapters of one session whose chained twins are kept; beyond it all are made anew."""
+
+
 class Wiring:
     """What every hop of one session needs: its edge, its pool driver, and how it finds an adapter for a URL."""
 
-    __slots__ = ("edge", "pick", "pool")
+    __slots__ = ("chained", "edge", "pick", "pool")
 
     def __init__(self, edge: Edge, pool: RequestsPool, pick: Callable[[str], BaseAdapter]) -> None:
         self.edge = edge
         self.pool = pool
         self.pick = pick
+        self.chained: dict[int, ChainedAdapter] = {}
+        """By the adapter's id, which stays its own as long as the chained one holds it."""
 
 
 class ChainedAdapter(BaseAdapter):
@@ -119,7 +125,14 @@ def _may_preload(request: requests.PreparedRequest, native: requests.Response) -
 
 def chained(wiring: Wiring, adapter: BaseAdapter) -> BaseAdapter:
     """`adapter` with the chain around it; itself when it has one already."""
-    return adapter if isinstance(adapter, ChainedAdapter) else ChainedAdapter(wiring, adapter)
+    known = wiring.chained.get(id(adapter))
+    if known is None:
+        if isinstance(adapter, ChainedAdapter):
+            return adapter
+        if len(wiring.chained) >= MAX_ADAPTERS:
+            wiring.chained.clear()
+        known = wiring.chained[id(adapter)] = ChainedAdapter(wiring, adapter)
+    return known
 
 
 async def terminal(request: Request) -> Response:

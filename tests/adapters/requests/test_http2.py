@@ -18,11 +18,13 @@ import requests
 from netkit_adapters.requests.errors import _causes
 from requests import exceptions as native
 from requests.adapters import HTTPAdapter
+from urllib3.response import HTTPResponse
 
 import netkit
 from netkit.errors import TransportError, Verdict
 from netkit.flow import compose
 from netkit.testing import MockGPU, faults
+from netkit.testing.mock_gpu import expected_bytes
 
 PLAIN = {"retry": False}
 
@@ -415,3 +417,37 @@ def test_a_mock_anywhere_beneath_is_called(
     with pytest.raises(ZeroDivisionError):
         caller.get(f"{h2.url}/echo")
     assert len(h2.log.requests) == 1
+
+
+# The raw response
+
+
+def test_the_raw_response_is_urllib3s_own_whenever_it_is_looked_at(h2: MockGPU, caller: netkit.Session) -> None:
+    early = caller.get(f"{h2.url}/echo", stream=True)
+    assert isinstance(early.raw, HTTPResponse)
+    assert (early.raw.status, early.raw.version, early.raw.reason) == (200, 20, "OK")
+    assert early.raw.headers["content-type"] == early.headers["Content-Type"]
+    assert not early.raw.closed
+    assert early.json()["method"] == "GET"
+    late = caller.get(f"{h2.url}/echo")
+    assert late.raw.closed
+    assert (late.raw.status, late.raw.read()) == (200, b"")
+    assert not hasattr(late.raw, "no_such_thing")
+    late.close()
+    assert vars(late).keys() == vars(early).keys()
+
+
+def test_what_is_set_on_the_raw_response_before_it_is_read_stays(h2: MockGPU, caller: netkit.Session) -> None:
+    with caller.get(f"{h2.url}/bytes/5000?gzip=1", stream=True) as response:
+        assert response.headers["content-encoding"] == "gzip"
+        response.raw.decode_content = True
+        assert response.raw.read() == expected_bytes(5000)
+
+
+def test_a_raw_response_that_nobody_touched_resets_its_stream_when_dropped(
+    h2: MockGPU, caller: netkit.Session
+) -> None:
+    assert caller.get(f"{h2.url}/stream/100000?interval_ms=20", stream=True).ok
+    h2.log.wait(lambda log: any(event.kind == "rst_received" for event in log.events))
+    assert caller.get(f"{h2.url}/echo").ok
+    assert len({request.connection for request in h2.log.requests}) == 1
