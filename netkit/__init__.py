@@ -35,6 +35,7 @@ from netkit.facade import attach, detach, listen, stats
 from netkit.flow import Layer, Send
 from netkit.headers import Headers
 from netkit.hookspecs import hookimpl
+from netkit.mapping import map
 from netkit.messages import Body, Request, Response, Timeout
 from netkit.patching import install, uninstall
 from netkit.plugins import Context
@@ -88,6 +89,7 @@ __all__ = [
     "httpx2",
     "install",
     "listen",
+    "map",
     "overrides",
     "preprocess",
     "requests",
