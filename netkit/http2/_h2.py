@@ -324,9 +324,9 @@ class H2Machine:
     def hold_stream(self, stream_id: int) -> None:
         self._held.add(stream_id)
 
-    def refill_stream(self, stream_id: int, size: int) -> None:
+    def refill_stream(self, stream_id: int, size: int) -> bool:
         if stream_id not in self._held:
-            return
+            return True
         try:
             room = self._connection._get_stream_by_id(stream_id).inbound_flow_control_window
             if size > room:
@@ -334,6 +334,7 @@ class H2Machine:
                 self._dirty = True
         except (H2Error, KeyError):
             self._held.discard(stream_id)
+        return True
 
     def hold_connection(self) -> None:
         self._connection_held = True

@@ -213,10 +213,22 @@ class Ngh2Machine:
         self._held.add(stream_id)
         self._target(stream_id, 0)
 
-    def refill_stream(self, stream_id: int, size: int) -> None:
-        if stream_id in self._held:
-            self._target(stream_id, size)
-            self._target(stream_id, 0)
+    def refill_stream(self, stream_id: int, size: int) -> bool:
+        if stream_id not in self._held:
+            return True
+        # libnghttp2 grants nothing below half of the target, nor while an earlier grant waits to leave; and it counts
+        # what it has got of a frame that it has not handed out yet.
+        before = self._credit(stream_id)
+        self._target(stream_id, size)
+        self._target(stream_id, 0)
+        return self._credit(stream_id) > before
+
+    def _credit(self, stream_id: int) -> int:
+        """Bytes that the peer may still send on a stream."""
+        try:
+            return int(self._connection.stream_local_window_size(stream_id))
+        except ngh2.NGH2Error:
+            return 0
 
     def hold_connection(self) -> None:
         self._target(0, 0)

@@ -181,8 +181,8 @@ class Connection(asyncio.BufferedProtocol):
                 self._flushed_id = self._last_id
                 self.transport.write(data)
                 if self._fresh:
-                    self._hold_fresh()
-                if self.uploading:
+                    self._hold_fresh()  # which may grant windows: they leave now
+                elif self.uploading:
                     self._uploads_progressed()
                 elif len(data) < _WRITE_CHUNK:
                     break
@@ -435,9 +435,10 @@ class Connection(asyncio.BufferedProtocol):
             return
         stream.credit += size
         window = self.pool.options.stream_window
-        if stream.credit * 2 >= window:
+        if stream.credit * 2 >= window and self.machine.refill_stream(
+            stream.stream_id, max(0, window - stream.unread)
+        ):
             stream.credit = 0
-            self.machine.refill_stream(stream.stream_id, max(0, window - stream.unread))
             self._schedule_flush()
 
     def unstarve(self) -> None:

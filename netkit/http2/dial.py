@@ -3,6 +3,7 @@
 Rules of this file:
 
 - Whatever fails here failed before the request was sent: the verdict is always NOT_SENT.
+- Whoever is cancelled here leaves no socket behind.
 """
 
 from __future__ import annotations
@@ -13,46 +14,63 @@ import ipaddress
 import socket
 import ssl
 from collections.abc import Callable
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from aiohappyeyeballs import start_connection
 
 from netkit.errors import FailureKind, TransportError, Verdict
+from netkit.http2.line import Line
 from netkit.http2.options import ConnectSpec, ProxySpec
+from netkit.http2.transport import SocketTransport
+
+if TYPE_CHECKING:
+    from netkit.http2.connection import Connection
 
 __all__ = ["dial", "dial_failure"]
 
 _MAX_HEAD: Final = 64 << 10
+_WITHOUT_READERS: Final[Any] = getattr(asyncio, "ProactorEventLoop", ())
+"""Windows' own loop watches no sockets: there asyncio's transport serves."""
 
 
-async def dial(spec: ConnectSpec, factory: Callable[[], asyncio.BaseProtocol]) -> tuple[Any, Any]:
+async def dial(spec: ConnectSpec, factory: Callable[[], Connection]) -> tuple[Any, Any]:
     """Connect as `spec` says; returns (transport, protocol). The transport's "ssl_object" tells what ALPN chose."""
     loop = asyncio.get_running_loop()
-    if spec.proxy is not None:
-        transport, protocol = await _through_proxy(loop, spec, spec.proxy, factory)
-    elif spec.unix_path is not None:
-        name = (spec.server_hostname or spec.host) if spec.ssl else None
-        transport, protocol = await loop.create_unix_connection(
-            factory, spec.unix_path, ssl=spec.ssl, server_hostname=name
-        )
-    else:
-        name = (spec.server_hostname or spec.host) if spec.ssl else None
-        transport, protocol = await _tcp(loop, spec, spec.host, spec.port, spec.ssl, name, factory)
-    return transport, protocol
+    sock = await _open(loop, spec)
+    try:
+        line = Line(loop, sock)
+        if spec.proxy is not None:
+            await _tunnel(line, spec, spec.proxy)
+        name = spec.server_hostname or spec.host
+        if isinstance(loop, _WITHOUT_READERS):
+            if line.tls is not None:
+                raise _ProxyError("TLS inside TLS needs a selector event loop")
+            hostname = name if spec.ssl is not None else None
+            return tuple(await loop.create_connection(factory, sock=sock, ssl=spec.ssl, server_hostname=hostname))
+        if spec.ssl is not None:
+            await line.secure(spec.ssl, name)
+        protocol = factory()
+        return SocketTransport(loop, sock, protocol, line.tls, line.early), protocol
+    except BaseException:
+        sock.close()
+        raise
 
 
-async def _tcp(
-    loop: asyncio.AbstractEventLoop,
-    spec: ConnectSpec,
-    host: str,
-    port: int,
-    context: ssl.SSLContext | None,
-    server_hostname: str | None,
-    factory: Callable[[], asyncio.BaseProtocol],
-) -> tuple[Any, Any]:
-    sock = await _connect(loop, spec, host, port)
+async def _open(loop: asyncio.AbstractEventLoop, spec: ConnectSpec) -> socket.socket:
+    """A connected socket: to the server, or to its proxy."""
+    if spec.unix_path is not None and spec.proxy is None:
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            sock.setblocking(False)
+            await loop.sock_connect(sock, spec.unix_path)
+        except BaseException:
+            sock.close()
+            raise
+        return sock
+    where = spec if spec.proxy is None else spec.proxy
+    sock = await _connect(loop, spec, where.host, where.port)
     _socket_options(sock, spec)
-    return await loop.create_connection(factory, sock=sock, ssl=context, server_hostname=server_hostname)
+    return sock
 
 
 async def _connect(loop: asyncio.AbstractEventLoop, spec: ConnectSpec, host: str, port: int) -> socket.socket:
@@ -92,65 +110,36 @@ def _socket_options(sock: Any, spec: ConnectSpec) -> None:
         sock.setsockopt(level, option, value)
 
 
-class _Tunnel(asyncio.Protocol):
-    """Reads the head of a proxy's answer to CONNECT."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.head: asyncio.Future[bytes] = loop.create_future()
-        self._data = b""
-
-    def data_received(self, data: bytes) -> None:
-        self._data += data
-        end = self._data.find(b"\r\n\r\n")
-        if self.head.done():
-            return
-        if end >= 0:
-            self.head.set_result(self._data[:end])
-        elif len(self._data) > _MAX_HEAD:
-            self.head.set_exception(_ProxyError("the proxy's answer to CONNECT is too long"))
-
-    def connection_lost(self, exc: BaseException | None) -> None:
-        if not self.head.done():
-            self.head.set_exception(_ProxyError("the proxy closed the connection"))
-
-
 class _ProxyError(Exception):
     def __init__(self, message: str, status: int = 0) -> None:
         super().__init__(message)
         self.status = status
 
 
-async def _through_proxy(
-    loop: asyncio.AbstractEventLoop, spec: ConnectSpec, proxy: ProxySpec, factory: Callable[[], asyncio.BaseProtocol]
-) -> tuple[Any, Any]:
-    name = proxy.host if proxy.ssl else None
-    tunnel = _Tunnel(loop)
-    transport, _ = await _tcp(loop, spec, proxy.host, proxy.port, proxy.ssl, name, lambda: tunnel)
-    try:
-        host = f"[{spec.host}]" if ":" in spec.host else spec.host
-        lines = [f"CONNECT {host}:{spec.port} HTTP/1.1", f"Host: {host}:{spec.port}"]
-        if proxy.authorization is not None:
-            lines.append(f"Proxy-Authorization: {proxy.authorization}")
-        lines += [f"{key}: {value}" for key, value in proxy.headers]
-        transport.write(("\r\n".join(lines) + "\r\n\r\n").encode("latin-1"))
-        status_line = (await tunnel.head).split(b"\r\n", 1)[0].split(b" ", 2)
-        status = int(status_line[1]) if len(status_line) > 1 and status_line[1].isdigit() else 0
-        if not 200 <= status < 300:
-            reason = status_line[2].decode("latin-1") if len(status_line) > 2 else ""
-            raise _ProxyError(f"the proxy refused CONNECT: {status} {reason}".rstrip(), status)
-        protocol = factory()
-        if spec.ssl is None:
-            transport.set_protocol(protocol)
-            protocol.connection_made(transport)
-            return transport, protocol
-        secure = await loop.start_tls(
-            transport, protocol, spec.ssl, server_hostname=spec.server_hostname or spec.host
-        )
-        protocol.connection_made(secure)  # type: ignore[arg-type]
-        return secure, protocol
-    except BaseException:
-        transport.abort()
-        raise
+async def _tunnel(line: Line, spec: ConnectSpec, proxy: ProxySpec) -> None:
+    """Ask the proxy for a way through to the server."""
+    if proxy.ssl is not None:
+        await line.secure(proxy.ssl, proxy.host)
+    host = f"[{spec.host}]" if ":" in spec.host else spec.host
+    lines = [f"CONNECT {host}:{spec.port} HTTP/1.1", f"Host: {host}:{spec.port}"]
+    if proxy.authorization is not None:
+        lines.append(f"Proxy-Authorization: {proxy.authorization}")
+    lines += [f"{key}: {value}" for key, value in proxy.headers]
+    await line.send(("\r\n".join(lines) + "\r\n\r\n").encode("latin-1"))
+    head = b""
+    while (end := head.find(b"\r\n\r\n")) < 0:
+        if len(head) > _MAX_HEAD:
+            raise _ProxyError("the proxy's answer to CONNECT is too long")
+        received = await line.receive()
+        if not received:
+            raise _ProxyError("the proxy closed the connection")
+        head += received
+    line.early = head[end + 4 :]
+    status_line = head[:end].split(b"\r\n", 1)[0].split(b" ", 2)
+    status = int(status_line[1]) if len(status_line) > 1 and status_line[1].isdigit() else 0
+    if not 200 <= status < 300:
+        reason = status_line[2].decode("latin-1") if len(status_line) > 2 else ""
+        raise _ProxyError(f"the proxy refused CONNECT: {status} {reason}".rstrip(), status)
 
 
 def dial_failure(error: BaseException, spec: ConnectSpec) -> TransportError:

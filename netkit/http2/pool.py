@@ -20,13 +20,14 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from netkit.errors import FailureKind, PoolTimeout, QueueFull, TransportError, Verdict
-from netkit.http2.adopted import AdoptedTransport
 from netkit.http2.choice import choose
 from netkit.http2.connection import Connection
 from netkit.http2.dial import dial, dial_failure
 from netkit.http2.exchange import Stream
 from netkit.http2.options import ConnectSpec, Http1Only
 from netkit.http2.protocol import Machine, MachineError
+from netkit.http2.takeover import take_over
+from netkit.http2.transport import SocketTransport
 
 if TYPE_CHECKING:
     from netkit.http2.reactor import Reactor
@@ -330,7 +331,12 @@ class Pool:
             sock.close()
             return
         self.dialing += 1
-        AdoptedTransport(self.loop, sock, Connection(self))
+        SocketTransport(self.loop, sock, Connection(self))
+
+    def take_over(self, transport: asyncio.Transport, received: bytes) -> None:
+        """Take over an asyncio transport on which ALPN chose h2, and what its owner has read from it."""
+        self.dialing += 1
+        take_over(self.loop, transport, Connection(self), received)
 
     def connected(self, connection: Connection) -> None:
         """TCP and TLS stand, ALPN chose h2. Until the server's SETTINGS one request may go out."""

@@ -21,7 +21,6 @@ from aiohttp import ClientTimeout, TCPConnector
 from aiohttp.helpers import ceil_timeout
 
 from netkit import fork
-from netkit.http2.connection import Connection
 from netkit_adapters.aiohttp.messages import copy_of
 from netkit_adapters.aiohttp.pool import DrivenConnector
 
@@ -140,17 +139,7 @@ def _adopt(engine: Engine, target: H2Request, protocol: ResponseHandler) -> None
     transport: Any = protocol.transport
     received, protocol._tail = protocol._tail, b""
     protocol.transport = None
-    pool = engine.reactor(asyncio.get_running_loop()).pool(target)
-    pool.dialing += 1
-    connection = Connection(pool)
-    transport.set_protocol(connection)
-    connection.connection_made(transport)
-    while received:
-        buffer = connection.get_buffer(len(received))
-        part = received[: len(buffer)]
-        buffer[: len(part)] = part
-        connection.buffer_updated(len(part))
-        received = received[len(part) :]
+    engine.reactor(asyncio.get_running_loop()).pool(target).take_over(transport, received)
 
 
 def _keep(req: Any, protocol: ResponseHandler) -> None:
