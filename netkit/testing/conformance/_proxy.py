@@ -42,19 +42,21 @@ class Proxy:
 
     async def _serve(self, ready: concurrent.futures.Future[int]) -> None:
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
-        tasks: set[asyncio.Task[None]] = set()
+        tasks: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
 
         def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             task = asyncio.ensure_future(self._connection(reader, writer))
-            tasks.add(task)
-            task.add_done_callback(tasks.discard)
+            tasks[task] = writer
+            task.add_done_callback(tasks.pop)
 
         server = await asyncio.start_server(accept, "127.0.0.1", 0)
         ready.set_result(server.sockets[0].getsockname()[1])
         await self._stop.wait()
         server.close()
-        for task in tuple(tasks):
+        await asyncio.sleep(0)  # who has just been accepted is told so
+        for task, writer in tuple(tasks.items()):
             task.cancel()
+            writer.close()  # a task that has not begun will not do it
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
