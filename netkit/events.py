@@ -19,6 +19,7 @@ import msgspec
 
 __all__ = [
     "AttemptFailed",
+    "BatchSent",
     "CallEnded",
     "CallShared",
     "CallStarted",
@@ -53,6 +54,15 @@ class CallStarted(Event, frozen=True, kw_only=True):
 
     method: str
     origin: str
+
+
+class BatchSent(Event, frozen=True, kw_only=True):
+    """A batch of `items` inputs of `callers` calls goes out; the first of them waited for `waited` seconds."""
+
+    origin: str
+    items: int
+    callers: int
+    waited: float
 
 
 class CallEnded(Event, frozen=True, kw_only=True):

@@ -1,0 +1,269 @@
+"""The batching layer: callers wait together, the one in front watches the clock, and a batch answers them all.
+
+Rules of this file:
+
+- What is decided is decided under the lock, in `queue`'s terms; spawning, waking and sending happen outside of it.
+- A call that has the route to itself is sent by its own caller, untouched. Everything merged is sent through
+  `runtime.spawn`, so that no caller's end is another's.
+- A unit that was taken from the queue is answered, whatever happens: with its parts, an answer, or an error.
+- No thread or task exists while nothing is under way.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import Any, Final
+
+from netkit import Request, Response, Send, Verdict, fork
+from netkit.edge import origin_of
+from netkit.errors import BatchError, FailureKind, TransportError
+from netkit.events import BatchSent
+from netkit.identity import Identities, asks_for_stream, is_json
+from netkit.plugins import Context
+from netkit_plugins.batch.named_limit import REFUSALS, named_limit
+from netkit_plugins.batch.options import BatchOptions
+from netkit_plugins.batch.patience import gives_up_at
+from netkit_plugins.batch.queue import Batch, Group, Limits, Unit
+from netkit_plugins.batch.replies import Reply
+from netkit_plugins.batch.routes import FormTable
+from netkit_plugins.batch.sending import LearnedLimits, Sender
+from netkit_plugins.batch.stats import BatchCounts, BatchStats
+from netkit_plugins.batch.ticket import Ticket
+
+__all__ = ["BatchLayer"]
+
+MAX_GROUPS: Final = 1024
+"""Kinds of calls remembered per session; beyond it those that are idle are forgotten."""
+
+
+class BatchLayer:
+    """One per session and set of options."""
+
+    def __init__(self, options: BatchOptions, context: Context) -> None:
+        self._limits = Limits(
+            options.max_items, options.max_bytes, options.max_tokens, options.max_wait, options.max_in_flight
+        )
+        self._runtime = context.runtime
+        self._now = context.runtime.now
+        self._emit = context.emit
+        self._forms = FormTable(options)
+        self._identities = Identities(ignore=options.key_ignore_headers)
+        self._groups: dict[Any, Group] = {}
+        self._learned = LearnedLimits(options.max_items)
+        self._counts = BatchCounts()
+        self._lock = threading.Lock()
+        self._sender = Sender(
+            self._limits, self._learned, self._counts, lambda: self._lock, self._now, self._count_sent
+        )
+        fork.register(self)
+
+    def after_fork_in_child(self) -> None:
+        """The parent's callers wait in the parent, and another thread of it may have held the lock."""
+        self._lock = threading.Lock()
+        self._groups = {}
+
+    async def __call__(self, request: Request, send: Send) -> Response:
+        ticket = self._ticket(request, send)
+        if ticket is None:
+            return await send(request)
+        group, opens = self._join(ticket)
+        try:
+            if opens:
+                # Callers who start together are one batch from the first on; to a caller alone this costs nothing.
+                await self._runtime.sleep(0)
+                if self._open(group, ticket):
+                    return await self._alone(group, ticket)
+            return await self._together(group, ticket)
+        except BaseException:
+            self._leave(group, ticket)
+            raise
+
+    def _ticket(self, request: Request, send: Send) -> Ticket | None:
+        """What to merge of `request`; None where it has to go as it is."""
+        form = self._forms.find(request.url)
+        if form is None or request.method != "POST":
+            return None
+        content = request.body.content
+        if not content or not request.body.replayable or not is_json(request) or asks_for_stream(request):
+            return None
+        if "idempotency-key" in request.headers:
+            # It names this one call: a server that knows it would answer a batch with what it said to that call.
+            return None
+        inputs = form.read(content)
+        return None if inputs is None else Ticket(request, send, form, inputs, self._now())
+
+    def _join(self, ticket: Ticket) -> tuple[Group, bool]:
+        request = ticket.request
+        key = (id(ticket.send), id(self._runtime.place()), self._identities.key(request, ticket.inputs.rest))
+        ticket.event = self._runtime.event()
+        with self._lock:
+            group = self._groups.get(key)
+            if group is None:
+                if len(self._groups) >= MAX_GROUPS:
+                    self._groups = {known: each for known, each in self._groups.items() if not each.is_idle}
+                group = self._groups[key] = Group(self._limits)
+            return group, self._queue(group, ticket)
+
+    def _queue(self, group: Group, ticket: Ticket) -> bool:
+        group.items = self._learned.of(ticket.request.url)
+        whole = Unit(ticket, 0, len(ticket.inputs.items), ticket.joined)
+        return group.join(ticket, whole.cut(self._limits, group.items), ticket.joined)
+
+    def _open(self, group: Group, ticket: Ticket) -> bool:
+        with self._lock:
+            return group.open(ticket)
+
+    async def _alone(self, group: Group, ticket: Ticket) -> Response:
+        """Send the call as its caller made it."""
+        whole = Unit(ticket, 0, len(ticket.inputs.items), ticket.joined)
+        self._count_sent([whole])
+        try:
+            response = await ticket.send(ticket.request)
+        finally:
+            # The inputs are computed when the head is there, however long the caller takes to read the body.
+            self._ended(group, None)
+        if response.status in REFUSALS and whole.size > 1:
+            try:
+                refusal = Reply(response, await response.read())
+            except BatchError:
+                return response
+            limit = named_limit(refusal.content, whole.size)
+            if limit is not None:
+                await response.discard()
+                with self._lock:
+                    self._learned.learn(ticket.request.url, limit)
+                    ticket.joined = self._now()
+                    self._queue(group, ticket)
+                return await self._together(group, ticket)
+        return response
+
+    async def _together(self, group: Group, ticket: Ticket) -> Response:
+        """Wait until batches have answered all inputs; while in front of the queue, see to it that it moves."""
+        while True:
+            until = self._look(group, ticket)
+            if ticket.done:
+                return ticket.result()
+            await ticket.event.wait(None if until is None else until - self._now())
+
+    def _look(self, group: Group, ticket: Ticket) -> float | None:
+        """Start what is due. The time at which `ticket` has to look again, None when it will be woken.
+
+        Raises `TransportError` when its own time limit has passed.
+        """
+        with self._lock:
+            if ticket.done:
+                return None
+            if ticket.event.is_set():
+                ticket.event = self._runtime.event()
+            batches, now = self._due(group), self._now()
+            gives_up = gives_up_at(ticket.request.timeout, ticket.joined, ticket.sent, ticket.timeout)
+            if gives_up is not None and now >= gives_up and not batches:
+                raise _timed_out(ticket)
+            woken = group.new_keeper()
+            watched = group.due if group.keeper is ticket else None
+        if woken is not None and woken is not ticket:
+            woken.event.set()
+        self._start(group, batches)
+        limits = [limit for limit in (gives_up, watched) if limit is not None]
+        return min(limits, default=None)
+
+    def _due(self, group: Group) -> list[Batch]:
+        """Every batch that may go now, taken from the queue; with the lock held."""
+        found: list[Batch] = []
+        now = self._now()
+        while (batch := group.take(now)) is not None:
+            found.append(batch)
+        if found:
+            waiting = {id(unit.ticket) for unit in group.units}
+            for batch in found:
+                for unit in batch.units:
+                    unit.ticket.batches.append(batch)
+                    if id(unit.ticket) not in waiting:
+                        unit.ticket.sent = now
+        return found
+
+    def _start(self, group: Group, batches: Sequence[Batch]) -> None:
+        for batch in batches:
+            try:
+                batch.task = self._runtime.spawn(self._run(group, batch), name="batch")
+            except Exception as error:  # noqa: BLE001 - no thread can be started: nobody must wait for it
+                self._sender.fail(batch.units, error)
+                self._ended(group, batch)
+            else:
+                if not batch.wanted:
+                    batch.task.cancel()
+
+    async def _run(self, group: Group, batch: Batch) -> None:
+        """Send `batch`, then in the same task whatever has become due meanwhile."""
+        following: Batch | None = batch
+        while following is not None:
+            batch, following = following, None
+            served = False
+            try:
+                await self._sender.serve(batch.units)
+                served = True
+            finally:
+                if not served:
+                    self._sender.fail(batch.units, TransportError("the batch was cut short", kind=FailureKind.OTHER))
+                following = self._ended(group, batch, go_on=served)
+
+    def _ended(self, group: Group, batch: Batch | None, *, go_on: bool = False) -> Batch | None:
+        """Give a slot back, and start what is due; `go_on`: the first of that is returned instead."""
+        with self._lock:
+            group.ended(batch, self._now())
+            batches = self._due(group)
+            woken = group.new_keeper()
+        if woken is not None:
+            woken.event.set()
+        following = batches.pop(0) if batches and go_on else None
+        self._start(group, batches)
+        return following
+
+    def _leave(self, group: Group, ticket: Ticket) -> None:
+        """The caller is gone: nothing of it is sent any more, and what was sent for it alone is given up."""
+        with self._lock:
+            ticket.done = True
+            group.leave(ticket)
+            unwanted = [batch for batch in ticket.batches if not batch.wanted]
+            batches = self._due(group)
+            woken = group.new_keeper()
+        if woken is not None:
+            woken.event.set()
+        self._start(group, batches)
+        for batch in unwanted:
+            if batch.task is not None:
+                batch.task.cancel()
+
+    def _count_sent(self, units: Sequence[Unit]) -> None:
+        items = sum(unit.size for unit in units)
+        with self._lock:
+            self._counts.sent(items)
+        if self._emit:
+            now = self._now()
+            self._emit(
+                BatchSent(
+                    time=now,
+                    origin=origin_of(units[0].ticket.request.url),
+                    items=items,
+                    callers=len({id(unit.ticket) for unit in units}),
+                    waited=now - min(unit.joined for unit in units),
+                )
+            )
+
+    def stats(self) -> BatchStats:
+        with self._lock:
+            groups = list(self._groups.values())
+            return self._counts.snapshot(
+                in_flight=sum(group.in_flight for group in groups),
+                waiting=sum(group.waiting for group in groups),
+                max_items=self._learned.least,
+            )
+
+    def __repr__(self) -> str:
+        return f"<BatchLayer {self.stats()}>"
+
+
+def _timed_out(ticket: Ticket) -> TransportError:
+    verdict = Verdict.NOT_SENT if not ticket.batches else Verdict.AMBIGUOUS
+    return TransportError("no answer within the call's own time limit", kind=FailureKind.READ_TIMEOUT, verdict=verdict)

@@ -1,0 +1,214 @@
+"""Who waits for a batch, and when one is due: decisions on counts and times, under the layer's lock.
+
+Rules of this file:
+
+- Nothing here waits, sends or knows a runtime.
+- First come, first served: a batch is taken from the front, and nothing overtakes.
+- A batch is due when it is full, when its first input has waited for `max_wait`, or when nothing is under way.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from netkit_plugins.batch.ticket import Ticket
+
+__all__ = ["Batch", "Group", "Limits", "Unit"]
+
+
+class Limits(msgspec.Struct, frozen=True):
+    """What one batch may hold: see `BatchOptions`."""
+
+    items: int
+    bytes: int
+    tokens: int
+    wait: float
+    in_flight: int
+
+
+class Unit:
+    """Inputs `start` to `stop` of one caller's call, which travel together."""
+
+    __slots__ = ("bytes", "joined", "start", "stop", "ticket", "tokens")
+
+    def __init__(self, ticket: Ticket, start: int, stop: int, joined: float) -> None:
+        self.ticket = ticket
+        self.start = start
+        self.stop = stop
+        self.joined = joined
+        self.bytes = sum(ticket.inputs.sizes[start:stop])
+        self.tokens = sum(ticket.inputs.tokens[start:stop])
+
+    @property
+    def size(self) -> int:
+        return self.stop - self.start
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it is all that its caller asked for."""
+        return self.size == len(self.ticket.inputs.items)
+
+    def cut(self, limits: Limits, items: int) -> list[Unit]:
+        """Pieces that fit into a batch each; an input that is too large by itself is a piece of its own."""
+        pieces, start = [], self.start
+        sizes, tokens = self.ticket.inputs.sizes, self.ticket.inputs.tokens
+        room = limits.bytes - self.ticket.inputs.overhead
+        used_bytes = used_tokens = 0
+        for number in range(self.start, self.stop):
+            used_bytes += sizes[number]
+            used_tokens += tokens[number]
+            if number > start and (number - start >= items or used_bytes > room or used_tokens > limits.tokens):
+                pieces.append(Unit(self.ticket, start, number, self.joined))
+                start, used_bytes, used_tokens = number, sizes[number], tokens[number]
+        pieces.append(Unit(self.ticket, start, self.stop, self.joined))
+        return pieces
+
+    def __repr__(self) -> str:
+        return f"<Unit {self.start}:{self.stop} of {self.ticket!r}>"
+
+
+class Batch:
+    """Units that go out as one request. `task` is the work that sends it, None until it is spawned."""
+
+    __slots__ = ("task", "units")
+
+    def __init__(self, units: list[Unit]) -> None:
+        self.units = units
+        self.task: Any = None
+
+    @property
+    def size(self) -> int:
+        return sum(unit.size for unit in self.units)
+
+    @property
+    def wanted(self) -> bool:
+        """Whether any of its callers is still there."""
+        return any(not unit.ticket.done for unit in self.units)
+
+    def __repr__(self) -> str:
+        return f"<Batch of {self.size} for {len(self.units)} callers>"
+
+
+class Group:
+    """Calls that may be merged with each other."""
+
+    __slots__ = ("_bytes", "_items", "_limits", "_tokens", "busy_until", "in_flight", "items", "keeper", "opener", "units")
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self.items = limits.items
+        """Inputs in one batch: the configured number, or less where the server said so."""
+        self.units: deque[Unit] = deque()
+        self._items = self._bytes = self._tokens = 0
+        self.in_flight = 0
+        self.opener: Ticket | None = None
+        """The first caller on the idle route, while it lets others of the same moment come in before it goes."""
+        self.keeper: Ticket | None = None
+        """The caller who watches the clock for all: the one at the front, where a timer can release anything."""
+        self.busy_until = 0.0
+        """Callers of a batch that has just ended tend to come back together: until then the route is not idle."""
+
+    @property
+    def is_idle(self) -> bool:
+        return not self.units and not self.in_flight
+
+    def join(self, ticket: Ticket, units: Iterable[Unit], now: float) -> bool:
+        """Queue a caller's units. True: it is the opener, who looks around once and then calls `open`."""
+        opens = self.is_idle and now >= self.busy_until
+        if opens:
+            self.opener = ticket
+        for unit in units:
+            self.units.append(unit)
+            self._items += unit.size
+            self._bytes += unit.bytes
+            self._tokens += unit.tokens
+        return opens
+
+    def open(self, ticket: Ticket) -> bool:
+        """The opener has looked around. True: nobody else came, and its call, taken from the queue, is in flight."""
+        if self.opener is ticket:
+            self.opener = None
+        alone = not self.in_flight and len(self.units) == 1 and self.units[0].ticket is ticket
+        if alone:
+            self._pop()
+            self.in_flight += 1
+        return alone
+
+    def new_keeper(self) -> Ticket | None:
+        """Who has to be told that it is the keeper from now on; None when that has not changed."""
+        keeper = None if self.due is None else self.units[0].ticket
+        changed = keeper is not self.keeper
+        self.keeper = keeper
+        return keeper if changed else None
+
+    @property
+    def due(self) -> float | None:
+        """When the front of the queue has waited long enough; None while nothing waits that a timer could release."""
+        if not self.units or self.opener is not None or self.in_flight >= self._limits.in_flight:
+            return None
+        return self.units[0].joined + self._limits.wait
+
+    def take(self, now: float) -> Batch | None:
+        """The next batch, counted as in flight from now on; None when none is due."""
+        if not self.units or self.in_flight >= self._limits.in_flight:
+            return None
+        full = (
+            self._items >= self.items
+            or self._tokens > self._limits.tokens
+            or self._bytes + self.units[0].ticket.inputs.overhead > self._limits.bytes
+        )
+        if not full:
+            if self.opener is not None:
+                return None
+            idle = self.in_flight == 0 and now >= self.busy_until
+            if not idle and now < self.units[0].joined + self._limits.wait:
+                return None
+        self.in_flight += 1
+        return Batch(self._front())
+
+    def _front(self) -> list[Unit]:
+        taken: list[Unit] = []
+        items = tokens = 0
+        size = self.units[0].ticket.inputs.overhead
+        while self.units:
+            unit = self.units[0]
+            items, size, tokens = items + unit.size, size + unit.bytes, tokens + unit.tokens
+            if taken and (items > self.items or size > self._limits.bytes or tokens > self._limits.tokens):
+                break
+            taken.append(self._pop())
+        return taken
+
+    def _pop(self) -> Unit:
+        unit = self.units.popleft()
+        self._items -= unit.size
+        self._bytes -= unit.bytes
+        self._tokens -= unit.tokens
+        return unit
+
+    def ended(self, batch: Batch | None, now: float) -> None:
+        """A batch (None: a call that went by itself) is answered, failed or given up."""
+        self.in_flight -= 1
+        if batch is not None and len(batch.units) > 1:
+            self.busy_until = now + self._limits.wait
+
+    def leave(self, ticket: Ticket) -> None:
+        """Take what waits for `ticket` out of the queue."""
+        if self.opener is ticket:
+            self.opener = None
+        for unit in [unit for unit in self.units if unit.ticket is ticket]:
+            self.units.remove(unit)
+            self._items -= unit.size
+            self._bytes -= unit.bytes
+            self._tokens -= unit.tokens
+
+    @property
+    def waiting(self) -> int:
+        """Inputs in the queue."""
+        return self._items
+
+    def __repr__(self) -> str:
+        return f"<Group waiting={self._items} in_flight={self.in_flight}{' opening' if self.opener else ''}>"

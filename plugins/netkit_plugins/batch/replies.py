@@ -1,0 +1,118 @@
+"""Answers and errors that several callers get: each its own, with headers that fit its body.
+
+Rules of this file:
+
+- Nothing that two callers hold is one object that either could change.
+- Headers that describe the merged body (its length, encoding, digest) or one connection are dropped; all others, rate
+  limits above all, reach every caller.
+"""
+
+from __future__ import annotations
+
+import copy
+import zlib
+from typing import Any, Final
+
+from netkit.errors import BatchError, TransportError
+from netkit.headers import Headers
+from netkit.messages import Response
+
+__all__ = ["MAX_INFLATED", "Reply", "own_copy"]
+
+MAX_INFLATED: Final = 256 * 1024 * 1024
+"""Bytes that an answer may grow to, for servers that compress although they were asked not to."""
+
+_OF_THE_BODY: Final = frozenset(
+    {
+        "content-length",
+        "content-encoding",
+        "transfer-encoding",
+        "content-md5",
+        "digest",
+        "content-digest",
+        "repr-digest",
+        "etag",
+        "accept-ranges",
+        "connection",
+        "keep-alive",
+        "trailer",
+        "te",
+        "upgrade",
+    }
+)
+
+
+class Reply:
+    """One answer of the server, read to its end."""
+
+    __slots__ = ("content", "extensions", "headers", "status")
+
+    def __init__(self, response: Response, content: bytes) -> None:
+        self.status = response.status
+        encoding = response.headers.get("content-encoding", "").strip().lower()
+        self.content = content if encoding in ("", "identity") else _inflated(content)
+        pairs = response.headers.items()
+        self.headers = tuple((name, value) for name, value in pairs if name.lower() not in _OF_THE_BODY)
+        self.extensions = dict(response.extensions)
+
+    @property
+    def is_success(self) -> bool:
+        return 200 <= self.status < 300
+
+    def response(self, place: tuple[int, int] | None, content: bytes | None = None) -> Response:
+        """A response of one caller's own; `content` None is the answer's as it stands."""
+        content = self.content if content is None else content
+        headers = Headers((*self.headers, ("content-length", str(len(content)))))
+        marks = self.extensions if place is None else {**self.extensions, "batch": place}
+        return Response.of(self.status, headers, content, **marks)
+
+    def __repr__(self) -> str:
+        return f"<Reply {self.status} {len(self.content)} bytes>"
+
+
+def _inflated(content: bytes) -> bytes:
+    """`content` without gzip or deflate; as it is where the stack has decoded it already."""
+    if content[:2] == b"\x1f\x8b":
+        wbits = 31
+    elif content[:1] == b"\x78":
+        wbits = 15
+    elif content[:1] in (b"{", b"[", b"", b" ", b"\n", b"\r", b"\t", b"<") or content[:1].isalnum():
+        return content
+    else:
+        raise BatchError("the answer to a batch is compressed in a way that was not asked for")
+    inflater = zlib.decompressobj(wbits)
+    try:
+        plain = inflater.decompress(content, MAX_INFLATED)
+    except zlib.error as error:
+        raise BatchError("the answer to a batch is compressed and damaged") from error
+    if not inflater.eof:
+        raise BatchError("the answer to a batch is compressed, and cut off or too large")
+    return plain
+
+
+def own_copy(error: Exception) -> Exception:
+    """An equal error that no other caller holds; the error itself where it cannot be copied."""
+    if not isinstance(error, TransportError):
+        return _copied(error)
+    native = error.native
+    made = type(error)(
+        str(error),
+        kind=error.kind,
+        verdict=error.verdict,
+        native=_copied(native) if isinstance(native, Exception) else native,
+        **{**error.details, "shared": True},
+    )
+    made.attempts = error.attempts
+    made.__cause__ = error.__cause__ if error.__cause__ is not native else made.native
+    return made
+
+
+def _copied(error: Any) -> Any:
+    try:
+        made = copy.copy(error)
+    except Exception:  # noqa: BLE001 - an exception whose constructor wants what its arguments do not say
+        return error
+    if type(made) is not type(error):
+        return error
+    made.__cause__, made.__suppress_context__ = error.__cause__, True
+    return made
