@@ -47,6 +47,7 @@ DEFAULT_PLUGINS: Final[dict[str, str]] = {
     "pool": "netkit_plugins.pool",
     "http2": "netkit_plugins.http2",
     "coalesce": "netkit_plugins.coalesce",
+    "batch": "netkit_plugins.batch",
     "breaker": "netkit_plugins.breaker",
     "telemetry": "netkit_plugins.telemetry",
     "cache": "netkit_plugins.cache",

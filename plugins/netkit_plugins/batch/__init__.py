@@ -1,9 +1,9 @@
-"""Micro-batching: calls that differ only in their inputs become one call, and each caller gets exactly its own answer.
+"""Micro-batching: calls that differ only in their inputs become one, and each caller gets exactly its own answer.
 
 Why not in the server or by hand: a GPU computes 32 inputs in about the time of one, but only if they arrive in one
 request. Code that embeds one text at a time, from many threads or tasks, never sends such a request; and merging by
-hand means a queue, a timer, and an answer taken apart by position, which some servers do not keep. No HTTP client does
-it. netkit does it below the SDK, without a changed line.
+hand means a queue, a timer, and an answer taken apart by position, which some servers do not keep. No HTTP client
+does it. netkit does it below the SDK, without a changed line.
 
 Example::
 

@@ -144,7 +144,11 @@ class BatchLayer:
             until = self._look(group, ticket)
             if ticket.done:
                 return ticket.result()
-            await ticket.event.wait(None if until is None else until - self._now())
+            left = None if until is None else until - self._now()
+            if left is not None and left <= 0:
+                await self._runtime.sleep(0)
+            else:
+                await ticket.event.wait(left)
 
     def _look(self, group: Group, ticket: Ticket) -> float | None:
         """Start what is due. The time at which `ticket` has to look again, None when it will be woken.
@@ -266,4 +270,6 @@ class BatchLayer:
 
 def _timed_out(ticket: Ticket) -> TransportError:
     verdict = Verdict.NOT_SENT if not ticket.batches else Verdict.AMBIGUOUS
-    return TransportError("no answer within the call's own time limit", kind=FailureKind.READ_TIMEOUT, verdict=verdict)
+    return TransportError(
+        "no answer within the call's own time limit", kind=FailureKind.READ_TIMEOUT, verdict=verdict
+    )

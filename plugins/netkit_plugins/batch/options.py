@@ -43,13 +43,13 @@ class CustomForm:
 class BatchOptions:
     """Which calls are merged, and how far. Times in seconds.
 
-    routes: path patterns (`*`, `?`, `[...]`, without the query; with "://" the whole URL) and the form of their calls:
-        "openai", "tei", "gme", or a table as `CustomForm`. The first that matches counts.
+    routes: path patterns (`*`, `?`, `[...]`, without the query; with "://" the whole URL) and the form of the calls
+        there: "openai", "tei", "gme", or a table as `CustomForm`. The first that matches counts.
     max_items: inputs in one batch; less where the server names a smaller limit. A caller's longer list is split.
     max_bytes: bytes of a batch's body; a larger single input is sent by itself.
-    max_tokens: estimated tokens of a batch (4 bytes count as one, a picture as 256); a larger input is sent by itself.
-    max_wait: how long the first input of a batch waits for others, counted from its arrival; 0: not at all. On an idle
-        route nothing waits.
+    max_tokens: estimated tokens of a batch (4 bytes count as one, a picture as 256); a larger input goes by itself.
+    max_wait: how long the first input of a batch waits for others, counted from its arrival; 0: not at all. On an
+        idle route nothing waits.
     max_in_flight: batches of one kind under way at once; more wait, and grow.
     key_ignore_headers: headers (or patterns) that differ from call to call and do not keep calls apart; a batch goes
         out with those of its first call.

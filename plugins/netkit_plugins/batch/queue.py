@@ -11,13 +11,17 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
 from netkit_plugins.batch.ticket import Ticket
 
 __all__ = ["Batch", "Group", "Limits", "Unit"]
+
+
+CROWDED: Final = 5
+"""How many times `max_wait` a batch may wait at most while callers stream in."""
 
 
 class Limits(msgspec.Struct, frozen=True):
@@ -96,7 +100,20 @@ class Batch:
 class Group:
     """Calls that may be merged with each other."""
 
-    __slots__ = ("_bytes", "_items", "_limits", "_tokens", "busy_until", "in_flight", "items", "keeper", "opener", "units")
+    __slots__ = (
+        "_arrived",
+        "_bytes",
+        "_items",
+        "_limits",
+        "_seen",
+        "_tokens",
+        "busy_until",
+        "in_flight",
+        "items",
+        "keeper",
+        "opener",
+        "units",
+    )
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
@@ -104,6 +121,7 @@ class Group:
         """Inputs in one batch: the configured number, or less where the server said so."""
         self.units: deque[Unit] = deque()
         self._items = self._bytes = self._tokens = 0
+        self._arrived = self._seen = 0
         self.in_flight = 0
         self.opener: Ticket | None = None
         """The first caller on the idle route, while it lets others of the same moment come in before it goes."""
@@ -121,6 +139,7 @@ class Group:
         opens = self.is_idle and now >= self.busy_until
         if opens:
             self.opener = ticket
+        self._arrived += 1
         for unit in units:
             self.units.append(unit)
             self._items += unit.size
@@ -165,10 +184,21 @@ class Group:
             if self.opener is not None:
                 return None
             idle = self.in_flight == 0 and now >= self.busy_until
-            if not idle and now < self.units[0].joined + self._limits.wait:
+            if not idle and not self._waited_enough(now):
                 return None
         self.in_flight += 1
         return Batch(self._front())
+
+    def _waited_enough(self, now: float) -> bool:
+        """Whether the first input's time is up. As long as others come in between two looks, callers are held up by
+        this process, not by the queue: then it looks again, after they had their turn, up to `CROWDED` times the
+        wait."""
+        waited = now - self.units[0].joined
+        if waited < self._limits.wait:
+            return False
+        came = self._arrived != self._seen
+        self._seen = self._arrived
+        return not came or len(self.units) == 1 or waited >= CROWDED * self._limits.wait
 
     def _front(self) -> list[Unit]:
         taken: list[Unit] = []

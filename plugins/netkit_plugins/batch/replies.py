@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import copy
 import zlib
-from typing import Any, Final
+from typing import Final
 
 from netkit.errors import BatchError, TransportError
 from netkit.headers import Headers
@@ -107,9 +107,9 @@ def own_copy(error: Exception) -> Exception:
     return made
 
 
-def _copied(error: Any) -> Any:
+def _copied(error: Exception) -> Exception:
     try:
-        made = copy.copy(error)
+        made: Exception = copy.copy(error)
     except Exception:  # noqa: BLE001 - an exception whose constructor wants what its arguments do not say
         return error
     if type(made) is not type(error):

@@ -8,10 +8,10 @@ __all__ = ["BatchCounts", "BatchStats"]
 
 
 class BatchStats(msgspec.Struct, frozen=True):
-    """`batches` requests that were sent for calls with inputs, those with one caller included; `items` inputs in them,
-    `mean_size` of them per batch, `largest`; `in_flight` batches now, `waiting` inputs in queues now; `bisected` batches
-    that the server refused and that were sent again in parts; `max_items` inputs that a batch may hold: the smallest
-    number that a server named, else the configured one."""
+    """`batches`: requests that were sent for calls with inputs, those with one caller included. `items`: inputs in
+    them; `mean_size` and `largest` of a batch. `in_flight`: batches now; `waiting`: inputs in queues now. `bisected`:
+    batches that the server refused and that were sent again in parts. `max_items`: inputs that a batch may hold, the
+    smallest number that a server named, else the configured one."""
 
     batches: int = 0
     items: int = 0
