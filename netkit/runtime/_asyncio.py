@@ -127,6 +127,9 @@ class Asyncio:
         loop = asyncio._get_running_loop()
         return _trio().place() if loop is None else loop
 
+    def undisturbed(self) -> bool:
+        return False
+
     async def offload(self, function: Callable[..., T], *args: Any) -> T:
         loop = asyncio._get_running_loop()
         if loop is None:

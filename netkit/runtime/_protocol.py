@@ -57,6 +57,12 @@ class Runtime(Protocol):
         be served by one piece of spawned work; hold it no longer than they wait."""
         ...
 
+    def undisturbed(self) -> bool:
+        """Whether nothing but its own code can end what the present caller does: in a thread, unless it is the main
+        one, which gets the signals, or does spawned work. Such a caller may itself do what serves others too; a task,
+        which can be cancelled at every await, has to spawn it."""
+        ...
+
     async def offload(self, function: Callable[..., T], *args: Any) -> T:
         """Run blocking or CPU-heavy work off the caller's loop. In threads the caller itself runs it."""
         ...

@@ -217,6 +217,9 @@ class Scripted:
     def place(self) -> object:
         return self
 
+    def undisturbed(self) -> bool:
+        return False
+
     async def offload(self, function: Callable[..., T], *args: Any) -> T:
         await self.checkpoint("offload")
         return function(*args)

@@ -152,6 +152,9 @@ class Threads:
     def place(self) -> object:
         return self
 
+    def undisturbed(self) -> bool:
+        return getattr(_current, "job", None) is None and threading.current_thread() is not threading.main_thread()
+
     async def offload(self, function: Callable[..., T], *args: Any) -> T:
         return function(*args)
 

@@ -4,7 +4,8 @@ Rules of this file:
 
 - What is decided is decided under the lock, in `queue`'s terms; spawning, waking and sending happen outside of it.
 - A call that has the route to itself is sent by its own caller, untouched. Everything merged is sent through
-  `runtime.spawn`, so that no caller's end is another's.
+  `runtime.spawn`, so that no caller's end is another's; or by one of its callers where nothing can end that caller
+  before the others: in a thread that gets no signals, with the same time limits.
 - A unit that was taken from the queue is answered, whatever happens: with its parts, an answer, or an error.
 - No thread or task exists while nothing is under way.
 """
@@ -141,23 +142,29 @@ class BatchLayer:
     async def _together(self, group: Group, ticket: Ticket) -> Response:
         """Wait until batches have answered all inputs; while in front of the queue, see to it that it moves."""
         while True:
-            until = self._look(group, ticket)
+            until, led = self._look(group, ticket)
+            if led is not None:
+                await self._serve(group, led)
             if ticket.done:
                 return ticket.result()
             left = None if until is None else until - self._now()
             if left is not None and left <= 0:
+                given = self._now()
                 await self._runtime.sleep(0)
+                group.gave_turn(self._now() - given)
             else:
                 await ticket.event.wait(left)
 
-    def _look(self, group: Group, ticket: Ticket) -> float | None:
-        """Start what is due. The time at which `ticket` has to look again, None when it will be woken.
+    def _look(self, group: Group, ticket: Ticket) -> tuple[float | None, Batch | None]:
+        """Start what is due. The time at which `ticket` has to look again, None when it will be woken; and the batch
+        that its caller sends itself.
 
         Raises `TransportError` when its own time limit has passed.
         """
+        led: Batch | None = None
         with self._lock:
             if ticket.done:
-                return None
+                return None, None
             if ticket.event.is_set():
                 ticket.event = self._runtime.event()
             batches, now = self._due(group), self._now()
@@ -166,11 +173,15 @@ class BatchLayer:
                 raise _timed_out(ticket)
             woken = group.new_keeper()
             watched = group.due if group.keeper is ticket else None
+            if batches and self._runtime.undisturbed():
+                led = next((batch for batch in batches if _leads(ticket, batch)), None)
+        if led is not None:
+            batches.remove(led)
         if woken is not None and woken is not ticket:
             woken.event.set()
         self._start(group, batches)
         limits = [limit for limit in (gives_up, watched) if limit is not None]
-        return min(limits, default=None)
+        return min(limits, default=None), led
 
     def _due(self, group: Group) -> list[Batch]:
         """Every batch that may go now, taken from the queue; with the lock held."""
@@ -202,15 +213,19 @@ class BatchLayer:
         """Send `batch`, then in the same task whatever has become due meanwhile."""
         following: Batch | None = batch
         while following is not None:
-            batch, following = following, None
-            served = False
-            try:
-                await self._sender.serve(batch.units)
-                served = True
-            finally:
-                if not served:
-                    self._sender.fail(batch.units, TransportError("the batch was cut short", kind=FailureKind.OTHER))
-                following = self._ended(group, batch, go_on=served)
+            following = await self._serve(group, following, go_on=True)
+
+    async def _serve(self, group: Group, batch: Batch, *, go_on: bool = False) -> Batch | None:
+        following: Batch | None = None
+        served = False
+        try:
+            await self._sender.serve(batch.units)
+            served = True
+        finally:
+            if not served:
+                self._sender.fail(batch.units, TransportError("the batch was cut short", kind=FailureKind.OTHER))
+            following = self._ended(group, batch, go_on=go_on and served)
+        return following
 
     def _ended(self, group: Group, batch: Batch | None, *, go_on: bool = False) -> Batch | None:
         """Give a slot back, and start what is due; `go_on`: the first of that is returned instead."""
@@ -266,6 +281,18 @@ class BatchLayer:
 
     def __repr__(self) -> str:
         return f"<BatchLayer {self.stats()}>"
+
+
+def _leads(ticket: Ticket, batch: Batch) -> bool:
+    """Whether the caller of `ticket` may send `batch` itself: it is one of its callers, and no limit of its own could
+    end it before the others'."""
+    own = ticket.request.timeout
+    tickets = [unit.ticket for unit in batch.units]
+    return (
+        own.total is None
+        and any(each is ticket for each in tickets)
+        and all(each.request.timeout is own or each.request.timeout == own for each in tickets)
+    )
 
 
 def _timed_out(ticket: Ticket) -> TransportError:

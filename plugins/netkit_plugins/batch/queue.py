@@ -21,7 +21,10 @@ __all__ = ["Batch", "Group", "Limits", "Unit"]
 
 
 CROWDED: Final = 5
-"""How many times `max_wait` a batch may wait at most while callers stream in."""
+"""How many times `max_wait` a batch waits at most in a process that is busy."""
+
+BUSY_TURN: Final = 0.0002
+"""Seconds: in a process that is not busy, a turn given away is back sooner."""
 
 
 class Limits(msgspec.Struct, frozen=True):
@@ -103,6 +106,7 @@ class Group:
     __slots__ = (
         "_arrived",
         "_bytes",
+        "_crowd",
         "_items",
         "_limits",
         "_seen",
@@ -122,6 +126,7 @@ class Group:
         self.units: deque[Unit] = deque()
         self._items = self._bytes = self._tokens = 0
         self._arrived = self._seen = 0
+        self._crowd: bool | None = None
         self.in_flight = 0
         self.opener: Ticket | None = None
         """The first caller on the idle route, while it lets others of the same moment come in before it goes."""
@@ -187,18 +192,25 @@ class Group:
             if not idle and not self._waited_enough(now):
                 return None
         self.in_flight += 1
+        self._crowd = None
         return Batch(self._front())
 
     def _waited_enough(self, now: float) -> bool:
-        """Whether the first input's time is up. As long as others come in between two looks, callers are held up by
-        this process, not by the queue: then it looks again, after they had their turn, up to `CROWDED` times the
-        wait."""
+        """Whether the first input's time is up, and nobody is about to come in.
+
+        In a process that computes more than it waits, the callers of the next batch are runnable but have not had
+        their turn, and `max_wait` would say nothing about the load. So the keeper gives others a turn when the time
+        is up, and goes on as long as there are any who take it, up to `CROWDED` times the wait.
+        """
         waited = now - self.units[0].joined
         if waited < self._limits.wait:
             return False
-        came = self._arrived != self._seen
+        return self._crowd is False or waited >= CROWDED * self._limits.wait
+
+    def gave_turn(self, seconds: float) -> None:
+        """The keeper has given others a turn, and had its own back after so long."""
+        self._crowd = seconds >= BUSY_TURN or self._arrived != self._seen
         self._seen = self._arrived
-        return not came or len(self.units) == 1 or waited >= CROWDED * self._limits.wait
 
     def _front(self) -> list[Unit]:
         taken: list[Unit] = []
