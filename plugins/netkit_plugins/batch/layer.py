@@ -96,7 +96,9 @@ class BatchLayer:
 
     def _join(self, ticket: Ticket) -> tuple[Group, bool]:
         request = ticket.request
-        key = (id(ticket.send), id(self._runtime.place()), self._identities.key(request, ticket.inputs.rest))
+        inputs = ticket.inputs
+        same = self._identities.key(request, inputs.rest, inputs.kind.encode())
+        key = (ticket.send, id(self._runtime.place()), same)
         ticket.event = self._runtime.event()
         with self._lock:
             group = self._groups.get(key)
@@ -135,7 +137,8 @@ class BatchLayer:
                 with self._lock:
                     self._learned.learn(ticket.request.url, limit)
                     ticket.joined = self._now()
-                    self._queue(group, ticket)
+                    if self._queue(group, ticket):
+                        group.opener = None
                 return await self._together(group, ticket)
         return response
 

@@ -202,10 +202,10 @@ class Group:
         their turn, and `max_wait` would say nothing about the load. So the keeper gives others a turn when the time
         is up, and goes on as long as there are any who take it, up to `CROWDED` times the wait.
         """
-        waited = now - self.units[0].joined
-        if waited < self._limits.wait:
+        joined, wait = self.units[0].joined, self._limits.wait
+        if now < joined + wait:
             return False
-        return self._crowd is False or waited >= CROWDED * self._limits.wait
+        return self._crowd is False or now >= joined + CROWDED * wait
 
     def gave_turn(self, seconds: float) -> None:
         """The keeper has given others a turn, and had its own back after so long."""
