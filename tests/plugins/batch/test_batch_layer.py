@@ -454,6 +454,7 @@ def test_a_forked_child_starts_without_the_parents_callers() -> None:
     rig.runtime.run()
     rig.layer.after_fork_in_child()
     assert (rig.layer.stats().in_flight, rig.layer.stats().waiting) == (0, 0)
+    rig.runtime.run_to_end()
 
 
 def test_two_loops_do_not_share_a_batch() -> None:
