@@ -68,15 +68,17 @@ class Inputs:
     """The inputs of one call, and all else that it says.
 
     `items` holds one piece of JSON for each input: a text, a token array, an object. `rest` is the canonical form of
-    everything but the inputs. `tokens` estimates their tokens, `sizes` gives their bytes within a body.
+    everything but the inputs. `kind` is "tokens" or "texts": no server takes both in one list. `tokens` estimates
+    their tokens, `sizes` gives their bytes within a body.
     """
 
-    __slots__ = ("_form", "_parents", "items", "rest", "sizes", "tokens")
+    __slots__ = ("_form", "_parents", "items", "kind", "rest", "sizes", "tokens")
 
     def __init__(self, form: Form, parents: list[Fields], items: tuple[Raw, ...]) -> None:
         self._form = form
         self._parents = parents
         self.items = items
+        self.kind = "tokens" if _kind(items[0]) == "list" else "texts"
         self.rest = _nested(parents, form.input[:-1], _encode_sorted)
         self.sizes = tuple(len(memoryview(item)) + 1 for item in items)
         self.tokens = tuple(map(_tokens, items))

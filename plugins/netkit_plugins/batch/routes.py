@@ -7,7 +7,7 @@ import re
 from typing import Final
 from urllib.parse import urlsplit
 
-from netkit_plugins.batch.forms import PRESETS, Form
+from netkit.forms import PRESETS, Form
 from netkit_plugins.batch.options import BatchOptions, CustomForm
 
 __all__ = ["FormTable"]

@@ -16,8 +16,8 @@ from typing import Final
 
 from netkit import Request
 from netkit.errors import BatchError
+from netkit.forms import Answer
 from netkit.messages import Body
-from netkit_plugins.batch.forms import Answer
 from netkit_plugins.batch.named_limit import REFUSALS, named_limit
 from netkit_plugins.batch.patience import most_patient
 from netkit_plugins.batch.queue import Limits, Unit

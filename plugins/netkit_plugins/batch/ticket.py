@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from netkit.flow import Send
+from netkit.forms import Answer, Form, Inputs, Part
 from netkit.messages import Request, Response, Timeout
-from netkit_plugins.batch.forms import Answer, Form, Inputs, Part
 from netkit_plugins.batch.replies import Reply
 
 __all__ = ["Ticket"]

@@ -9,10 +9,10 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from netkit_plugins.batch.forms import PICTURE_TOKENS, PRESETS, Form, Inputs
-from netkit_plugins.batch.shares import share, total
 
 from netkit.errors import BatchError
+from netkit.forms import PICTURE_TOKENS, PRESETS, Form, Inputs
+from netkit.shares import share, total
 
 OPENAI, TEI, GME = PRESETS["openai"], PRESETS["tei"], PRESETS["gme"]
 NESTED = Form(
