@@ -13,6 +13,7 @@ import time
 from typing import TYPE_CHECKING
 
 from netkit import PoolTimeout, QueueFull, Response, Verdict
+from netkit.admission import Admission
 from netkit.errors import FailureKind, TransportError
 from netkit.events import ConcurrencyChanged, LimitPaused, LimitRejected
 from netkit.retry_after import requested_delay
@@ -33,26 +34,40 @@ _UNUSED = frozenset({Verdict.NOT_SENT, Verdict.REFUSED})
 class LimitedCall:
     """An `Admission` (see `netkit.admission`). One object per call."""
 
-    __slots__ = ("_ended", "_lane", "_layer", "_number", "_priority", "_sent", "_tokens", "_unanswered", "held")
+    __slots__ = (
+        "_ended",
+        "_lane",
+        "_layer",
+        "_number",
+        "_outer",
+        "_priority",
+        "_sent",
+        "_tokens",
+        "_unanswered",
+        "held",
+    )
 
-    def __init__(self, layer: LimitLayer, lane: Lane, tokens: float, priority: int) -> None:
+    def __init__(
+        self, layer: LimitLayer, lane: Lane, tokens: float, priority: int, outer: Admission | None = None
+    ) -> None:
         self._layer = layer
         self._lane = lane
         self._tokens = tokens
         self._priority = priority
+        self._outer = outer
         self._number = layer.next_number()
         self._sent = 0.0
-        self._unanswered = 0
+        self._unanswered: list[Ticket] = []
         self._ended = False
         self.held = 0
         """Attempts that went and are not over."""
 
     async def admit(self, limit: float | None) -> None:
         """The first attempt: waits `limit` seconds at most. Raises QueueFull, PoolTimeout."""
-        if not self._lane.enter(self._layer.now(), self._tokens):
+        ticket = self._ticket()
+        if not self._lane.enter(ticket, ticket.joined):
             most = self._layer.max_queue
-            ticket = self._join(most)
-            if ticket is None:
+            if not self._lane.join(ticket, most):
                 self._layer.rejected.add()
                 self._reject("queue")
                 raise QueueFull(
@@ -60,18 +75,22 @@ class LimitedCall:
                     kind=FailureKind.POOL,
                 )
             await self._wait(ticket, limit)
-        self._went()
+        self._went(ticket)
 
     async def again(self) -> None:
         """One more attempt. It keeps the place of its first: whoever came later lets it pass."""
-        ticket = self._join(math.inf)
-        assert ticket is not None
+        if self._outer is not None:
+            await self._outer.again()
+        ticket = self._ticket()
+        self._lane.join(ticket, math.inf)
         await self._wait(ticket, None)
-        self._went()
+        self._went(ticket)
 
     async def failed(self, response: Response | None, error: TransportError | None) -> None:
         self.outcome(response, error)
         self._give_back()
+        if self._outer is not None:
+            await self._outer.failed(response, error)
 
     def outcome(self, response: Response | None, error: BaseException | None) -> None:
         """An attempt's head arrived, or it failed: what there is to learn from it."""
@@ -143,9 +162,8 @@ class LimitedCall:
     def _ended_with(self, error: BaseException | None) -> None:
         self.end()
 
-    def _join(self, most: float) -> Ticket | None:
-        ticket = Ticket(self._priority, self._number, self._tokens, self._layer.now())
-        return ticket if self._lane.join(ticket, most) else None
+    def _ticket(self) -> Ticket:
+        return Ticket(self._priority, self._number, self._tokens, self._layer.now())
 
     async def _wait(self, ticket: Ticket, limit: float | None) -> None:
         lane, layer = self._lane, self._layer
@@ -185,15 +203,14 @@ class LimitedCall:
             f"no turn to call {lane.origin} within {limit:g} s: {lane.in_use} under way, {lane.queued} waiting"
         )
 
-    def _went(self) -> None:
+    def _went(self, ticket: Ticket) -> None:
         self.held += 1
-        self._unanswered += 1
+        self._unanswered.append(ticket)
         self._sent = self._layer.now()
 
     def _answered(self, *, success: bool = False) -> None:
         if self._unanswered:
-            self._unanswered -= 1
-            self._lane.answered(self._tokens, success=success)
+            self._lane.answered(self._unanswered.pop(), success=success)
 
     def _give_back(self) -> None:
         if self.held:

@@ -2,11 +2,12 @@
 
 Example::
 
-    if not lane.enter(now, tokens):
+    ticket = Ticket(priority, number, tokens, now)
+    if not lane.enter(ticket, now):
         lane.join(ticket, most=1000)
         while (seconds := lane.poll(ticket, now, event.set)) != 0:
             …                                 # wait for the event, `seconds` at most; `ASK`: see `reserved`
-    lane.answered(tokens)                     # the head is there
+    lane.answered(ticket)                     # the head is there
     lane.release()                            # the body has ended
 
 Rules of this file:
@@ -47,9 +48,9 @@ RECENT = 5.0
 
 
 class Ticket:
-    """A place in line: the smaller (priority, number), the earlier."""
+    """One attempt and its place in line: the smaller (priority, number), the earlier."""
 
-    __slots__ = ("joined", "number", "priority", "tokens", "wake")
+    __slots__ = ("joined", "number", "priority", "ramp", "tokens", "wake")
 
     def __init__(self, priority: int, number: int, tokens: float, joined: float) -> None:
         self.priority = priority
@@ -57,6 +58,8 @@ class Ticket:
         self.tokens = tokens
         self.joined = joined
         self.wake: Callable[[], None] | None = None
+        self.ramp: Ramp | None = None
+        """The way back on which it went, None for an ordinary day."""
 
     def __lt__(self, other: Ticket) -> bool:
         return (self.priority, self.number) < (other.priority, other.number)
@@ -91,12 +94,12 @@ class Lane:
     def is_idle(self) -> bool:
         return not self._line and self.in_use == 0
 
-    def enter(self, now: float, tokens: float) -> bool:
+    def enter(self, ticket: Ticket, now: float) -> bool:
         """Go at once if nobody waits and nothing stands against it."""
         with self._lock:
-            admitted = not self._line and 0 <= self._wait(now, tokens) <= SOON
+            admitted = not self._line and 0 <= self._wait(now, ticket.tokens) <= SOON
             if admitted:
-                self._go(now, tokens)
+                self._go(ticket, now)
         self._settle()
         return admitted
 
@@ -125,7 +128,7 @@ class Lane:
                     seconds = 0.0
                     del self._line[0]
                     self.waited += now - ticket.joined
-                    self._go(now, ticket.tokens)
+                    self._go(ticket, now)
                     woken = self._first()
         if woken is not None:
             woken()
@@ -146,9 +149,9 @@ class Lane:
         """Wait no more. Does nothing for a ticket that has gone."""
         self._do(lambda: self._remove(ticket, now))
 
-    def answered(self, tokens: float, *, success: bool = False) -> None:
+    def answered(self, ticket: Ticket, *, success: bool = False) -> None:
         """An attempt is not unanswered any more."""
-        self._do(lambda: self._count_answer(tokens, success))
+        self._do(lambda: self._count_answer(ticket, success))
 
     def release(self) -> None:
         """An attempt that went is over: its place is free."""
@@ -176,7 +179,7 @@ class Lane:
         if seconds > 0:
             return seconds
         if ramp is not None:
-            seconds = ramp.wait(now, self.unanswered)
+            seconds = ramp.wait(now)
             if seconds > 0:
                 return seconds
         rates = self.rates
@@ -191,12 +194,13 @@ class Lane:
         self._due_tokens = tokens
         return max(0.0, self._due - now)
 
-    def _go(self, now: float, tokens: float) -> None:
+    def _go(self, ticket: Ticket, now: float) -> None:
         self._due = None
-        self.word.spend(now, tokens)
+        self.word.spend(now, ticket.tokens)
         self.in_use += 1
         self.unanswered += 1
-        self.unanswered_tokens += tokens
+        self.unanswered_tokens += ticket.tokens
+        ticket.ramp = self._ramp
         if self._ramp is not None:
             self._ramp.release(now)
             if self._ramp.is_over and not self._line:
@@ -234,11 +238,11 @@ class Lane:
             self._due = None
             self.adjust(-1.0, -self._due_tokens)
 
-    def _count_answer(self, tokens: float, success: bool) -> None:
+    def _count_answer(self, ticket: Ticket, success: bool) -> None:
         self.unanswered -= 1
-        self.unanswered_tokens = max(0.0, self.unanswered_tokens - tokens) if self.unanswered else 0.0
-        if success and self._ramp is not None:
-            self._ramp.succeed()
+        self.unanswered_tokens = max(0.0, self.unanswered_tokens - ticket.tokens) if self.unanswered else 0.0
+        if ticket.ramp is not None:
+            ticket.ramp.answer(success)
 
     def _count_release(self) -> None:
         self.in_use -= 1

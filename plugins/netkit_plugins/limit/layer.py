@@ -95,8 +95,8 @@ class LimitLayer:
         asked = asked_of(request)
         origin, key = key_of(request.url, request.headers, None if asked is None else asked.name, self._identities)
         lane = self._lanes.get(key) or self._lane(origin, key)
-        tokens = estimate(asked) if self.counts_tokens else 0.0
-        call = LimitedCall(self, lane, tokens, self._priority(request))
+        tokens = estimate(asked) if self.counts_tokens or lane.word.counts_tokens else 0.0
+        call = LimitedCall(self, lane, tokens, self._priority(request), request.extensions.get("admission"))
         try:
             await call.admit(self._patience(request))
             response = await send(request.extend(admission=call))

@@ -82,7 +82,7 @@ class Word:
         if self._requests is not None and self._requests < 1:
             until = max(until, self._requests_reset)
         # What is more than the server would ever have left must go some time: once all is there again.
-        if self._tokens is not None and self._tokens < tokens:
+        if self._tokens is not None and self._tokens < max(tokens, 1.0):
             until = max(until, self._tokens_reset)
         return max(0.0, until - now)
 
@@ -92,6 +92,11 @@ class Word:
             self._requests = None if now >= self._requests_reset else self._requests - 1
         if self._tokens is not None:
             self._tokens = None if now >= self._tokens_reset else self._tokens - tokens
+
+    @property
+    def counts_tokens(self) -> bool:
+        """Whether the server says how many tokens are left."""
+        return self._tokens is not None
 
     def __repr__(self) -> str:
         return f"<Word paused_until={self.paused_until:.3f} requests={self._requests} tokens={self._tokens}>"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -68,6 +68,27 @@ def test_c51_one_429_pauses_the_whole_origin(faced: Any, gpu: MockGPU) -> None:
     assert stats.limit.pauses == 1
     assert (stats.limit.queued, stats.limit.in_use) == (0, 0)
     assert stats.limit.waited_total > 0
+
+
+def test_nothing_left_holds_everybody_before_anybody_is_refused(faced: Any, gpu: MockGPU) -> None:
+    def spent(seen: Answer) -> Answer:
+        left = [("x-ratelimit-remaining-requests", "0"), ("x-ratelimit-reset-requests", "300ms")]
+        return replace(seen, headers=[*seen.headers, *left])
+
+    gpu.faults.push(faults.Edit(change=spent))
+
+    async def work(session: Any) -> list[int]:
+        async def call(number: int) -> int:
+            status: int = (await session.request("GET", f"{gpu.url}/v1/models")).status
+            return status
+
+        first = await call(0)
+        return [first, *await faced.many(20, 10, call)]
+
+    assert faced.run({"limit": True}, work) == [200] * 21
+    times = sorted(record.time for record in gpu.log.requests)
+    assert times[1] - times[0] >= 0.29
+    assert sum(moment - times[1] < 0.05 for moment in times[1:]) <= 10
 
 
 def test_other_keys_and_other_origins_are_not_paused(faced: Any, gpu: MockGPU) -> None:

@@ -311,6 +311,50 @@ def test_nothing_left_pauses_before_anybody_is_refused(rig: Any) -> None:
     assert [(e.seconds, e.reason) for e in rig.events if isinstance(e, LimitPaused)] == [(0.25, "x-ratelimit")]
 
 
+def test_no_tokens_left_pauses_too(rig: Any) -> None:
+    spent = (("x-ratelimit-remaining-tokens", "0"), ("x-ratelimit-reset-tokens", "2s"))
+    rig = rig(LimitOptions(), answer(200, *spent))
+    rig.start()
+    rig.runtime.run()
+    rig.start()
+    rig.runtime.run_to_end()
+    assert rig.times == [0.0, 2.0]
+    assert [e.reason for e in rig.events if isinstance(e, LimitPaused)] == ["x-ratelimit"]
+
+
+def test_a_call_larger_than_the_tokens_left_waits_for_the_reset(rig: Any) -> None:
+    left = (("x-ratelimit-remaining-tokens", "100"), ("x-ratelimit-reset-tokens", "2s"))
+    rig = rig(LimitOptions(), answer(200, *left))
+    rig.start()
+    rig.runtime.run()
+    small = rig.start(body=Body.of(b'{"model": "m", "max_tokens": 50}'))
+    rig.runtime.run()
+    assert small.done()
+    rig.start(body=Body.of(b'{"model": "m", "max_tokens": 51}'))
+    rig.runtime.run_to_end()
+    assert rig.times == [0.0, 0.0, 2.0]
+
+
+def test_what_was_under_way_before_a_pause_does_not_hold_the_way_back(rig: Any) -> None:
+    rig = rig(LimitOptions(), *[200] * 3)
+    held = rig.runtime.event()
+
+    async def slow(request: Any) -> Response:
+        await held.wait()
+        return Response.of(200)
+
+    for _ in range(5):
+        rig.runtime.task(rig.layer(Request("POST", "http://h/", body=Body.of(b'{"model": "m"}')), slow))
+    rig.script = [answer(429, ("retry-after", "1"))]
+    rig.start()
+    rig.runtime.run()
+    last = rig.start()
+    rig.runtime.advance(1.0)
+    assert last.done()
+    held.set()
+    rig.runtime.run_to_end()
+
+
 def test_no_more_go_than_the_server_says_are_left(rig: Any) -> None:
     rig = rig(LimitOptions(), answer(200, ("x-ratelimit-remaining", "3"), ("x-ratelimit-reset", "5")))
     rig.start()
@@ -388,6 +432,24 @@ def test_the_adaptive_number_halves_on_503_and_is_told(rig: Any) -> None:
     rig.runtime.run()
     assert rig.stats.concurrency == 5
     assert [(e.limit, e.reason) for e in rig.events if isinstance(e, ConcurrencyChanged)] == [(5, "503")]
+
+
+def test_two_limiters_each_have_their_say_in_a_retry(rig: Any) -> None:
+    first = rig(LimitOptions(concurrency=1), 429)
+    second = rig(LimitOptions(concurrency=1), runtime=first.runtime)
+    retry = RetryLayer(
+        RetryOptions(jitter="none", budget_min_per_second=1000.0),
+        Context(runtime=first.runtime, emit=Emitter(), stack="scripted", meter=Meter()),
+    )
+    send = compose([first.layer, second.layer, retry], first.send)
+    task = first.runtime.task(send(Request("GET", "http://h/")))
+    first.runtime.run()
+    assert not task.done()
+    assert [(each.stats.in_use, each.stats.pauses) for each in (first, second)] == [(0, 1), (0, 1)]
+    first.runtime.run_to_end()
+    assert [each.stats.in_use for each in (first, second)] == [1, 1]
+    task.result().body.end()
+    assert [each.stats.in_use for each in (first, second)] == [0, 0]
 
 
 class _Below:

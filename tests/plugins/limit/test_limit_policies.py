@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import math
 from typing import Any
 
 import pytest
@@ -111,12 +110,18 @@ def test_tokens_that_are_left_decide_for_large_calls_only() -> None:
     assert word.wait(100.0, 81.0) == 5.0
 
 
+def test_no_tokens_left_holds_everybody() -> None:
+    word = Word()
+    word.learn(100.0, Report(tokens=0, tokens_reset=5.0), unanswered=0, unanswered_tokens=0.0)
+    assert word.wait(100.0, 0.0) == 5.0
+
+
 def test_after_a_pause_no_more_than_six_go_in_50_ms() -> None:
     ramp, now, gone = Ramp(10), 0.0, []
     while len(gone) < 200:
-        now += ramp.wait(now, 0)
+        now += ramp.wait(now)
         ramp.release(now)
-        ramp.succeed()
+        ramp.answer(success=True)
         gone.append(now)
     assert sum(moment <= 0.05 for moment in gone) == 6
     assert gone[-1] < 0.5
@@ -126,12 +131,25 @@ def test_after_a_pause_no_more_than_six_go_in_50_ms() -> None:
 def test_after_a_pause_the_first_answer_opens_the_way() -> None:
     ramp = Ramp(10)
     ramp.release(0.0)
-    assert ramp.wait(60.0, unanswered=1) == math.inf
-    assert ramp.wait(60.0, unanswered=0) == 0.0
-    ramp.succeed()
-    assert ramp.wait(60.0, unanswered=1) == 0.0
-    assert ramp.wait(60.0, unanswered=2) == math.inf
+    assert ramp.wait(0.5) == 0.5
+    ramp.answer(success=True)
+    for moment in (0.4, 0.5):
+        assert ramp.wait(moment) == 0.0
+        ramp.release(moment)
+    assert ramp.wait(0.6) == pytest.approx(0.9)
+    ramp.answer(success=False)
+    assert ramp.wait(0.6) == 0.0
     assert not ramp.is_over
+
+
+def test_a_server_that_works_for_long_refuses_nobody() -> None:
+    ramp, now, gone = Ramp(100), 0.0, []
+    while len(gone) < 100:
+        now += ramp.wait(now)
+        if ramp.wait(now) == 0:
+            ramp.release(now)
+            gone.append(int(now))
+    assert [gone.count(second) for second in range(6)] == [1, 1, 2, 4, 8, 16]
 
 
 def _answered(**changes: Any) -> Answered:
