@@ -25,6 +25,7 @@ MODULES = {
     "W4": "tests.benchmarks.w4_uploads",
     "W5": "tests.benchmarks.w5_chain",
     "W6": "tests.benchmarks.w6_open_streams",
+    "W8": "tests.benchmarks.w8_pictures",
 }
 
 
