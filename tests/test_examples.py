@@ -14,6 +14,7 @@ EXAMPLES = Path(__file__).parent.parent / "examples"
 EXPECTED = {
     "drop_in_requests.py": "200 vectors of 8 numbers",
     "async_embeddings.py": "500 vectors over",
+    "image_vectors.py": "12 vectors of 12 photographs",
     "config_project/main.py": "embeddings: 200 after 3 attempts\nchat: 503 after 1 attempt",
 }
 

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from netkit.cli.demo import run
+from netkit.cli.demo import pictures, run
 from netkit.cli.demo.ladder import STEPS, Outcome
 from netkit.cli.demo.report import page
 
 
 def test_the_ladder_runs_on_every_stack(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     report = tmp_path / "report.html"
-    assert run(["--calls", "24", "--concurrency", "4", "--no-flow", "--report", str(report)]) == 0
+    assert run(["--calls", "24", "--concurrency", "4", "--no-flow", "--no-pictures", "--report", str(report)]) == 0
     printed = capsys.readouterr().out
     for stack in ("requests", "httpx", "aiohttp"):
         rows = [line.split() for line in printed.splitlines() if line.split()[:1] == [stack] and ":" not in line]
@@ -27,6 +27,18 @@ def test_the_ladder_runs_on_every_stack(tmp_path: Path, capsys: pytest.CaptureFi
     text = report.read_text(encoding="utf-8")
     assert text.count("<svg") == 4
     assert not re.search(r"(src|href)=", text)
+
+
+def test_photographs_are_understood_as_well_and_sent_faster() -> None:
+    steps: list[int] = []
+    plain, small = pictures.measure(lambda: steps.append(1))
+    assert len(steps) == 2 * len(pictures.CORNERS)
+    for outcome in (plain, small):
+        assert (outcome.right, outcome.errors) == (len(pictures.CORNERS), 0)
+    assert small.sent * 20 < plain.sent
+    text = page([], STEPS, "setting", (), [plain, small])
+    assert "224x224 JPEG" in text
+    assert [len(row) for row in pictures.rows([plain, small])] == [len(pictures.HEAD)] * 2
 
 
 def test_bad_numbers_are_refused(capsys: pytest.CaptureFixture[str]) -> None:

@@ -18,7 +18,10 @@ from typing import Any
 
 from netkit.cli.demo.flow import ROUND_TRIP_MS, SETTINGS, STREAMS, FlowOutcome, measure
 from netkit.cli.demo.ladder import STEPS, Outcome, Step, Workload
-from netkit.cli.demo.report import flow_table, page, table
+from netkit.cli.demo.pictures import CORNERS, PictureOutcome
+from netkit.cli.demo.pictures import SETTINGS as PICTURE_SETTINGS
+from netkit.cli.demo.pictures import measure as measure_pictures
+from netkit.cli.demo.report import flow_table, page, pictures_table, table
 from netkit.cli.demo.stacks import STACKS, Calls
 
 __all__ = ["run"]
@@ -89,6 +92,21 @@ def _flow_control(console: Any, columns: Any) -> list[FlowOutcome]:
     return flows
 
 
+def _pictures(console: Any, columns: Any) -> list[PictureOutcome]:
+    """Step 8, on httpx: photographs over a thin uplink, as they are and made fit first."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    if importlib.util.find_spec("PIL") is None:
+        console.print("pillow is not installed: step 8, pictures, is left out")
+        return []
+    with Progress(*columns, console=console) as progress:
+        bar = progress.add_task("pictures", total=len(PICTURE_SETTINGS) * len(CORNERS))
+        outcomes = measure_pictures(partial(progress.advance, bar))
+    Console(width=max(console.width, TABLE_WIDTH)).print(pictures_table(outcomes))
+    return outcomes
+
+
 def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="netkit demo", description=__doc__)
     parser.add_argument("--calls", type=int, default=600, help="calls per stack and step (600)")
@@ -96,6 +114,7 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--stack", action="append", choices=list(STACKS), help="only this stack; repeatable")
     parser.add_argument("--report", type=Path, default=Path("demo-report.html"), help="where the page is written")
     parser.add_argument("--no-flow", action="store_true", help="leave out step 4, flow control")
+    parser.add_argument("--no-pictures", action="store_true", help="leave out step 8, pictures")
     options = parser.parse_args(arguments)
     if options.calls < 1 or options.concurrency < 1:
         parser.error("--calls and --concurrency must be at least 1")
@@ -132,9 +151,11 @@ def run(arguments: Sequence[str]) -> int:
     Console(width=max(console.width, TABLE_WIDTH)).print(table(outcomes, STEPS))
     console.print(SETTING)
     flows = _flow_control(console, columns) if "httpx" in stacks and not options.no_flow else []
-    options.report.write_text(page(outcomes, STEPS, SETTING, flows), encoding="utf-8")
+    pictures = _pictures(console, columns) if "httpx" in stacks and not options.no_pictures else []
+    options.report.write_text(page(outcomes, STEPS, SETTING, flows, pictures), encoding="utf-8")
     console.print(f"Charts: {options.report}")
     failed = sum(outcome.errors for outcome in outcomes) + sum(flow.errors for flow in flows)
+    failed += sum(outcome.errors for outcome in pictures)
     if failed:
         console.print(f"{failed} calls failed or gave a wrong vector")
     return 1 if failed else 0

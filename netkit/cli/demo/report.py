@@ -8,10 +8,12 @@ from collections.abc import Sequence
 from importlib.metadata import version
 from typing import Any
 
+from netkit.cli.demo import pictures
 from netkit.cli.demo.flow import ROUND_TRIP_MS, STREAMS, FlowOutcome
 from netkit.cli.demo.ladder import Outcome, Step
+from netkit.cli.demo.pictures import PictureOutcome
 
-__all__ = ["FLOW_HEAD", "FLOW_TITLE", "HEAD", "flow_table", "page", "table"]
+__all__ = ["FLOW_HEAD", "FLOW_TITLE", "HEAD", "flow_table", "page", "pictures_table", "table"]
 
 
 def _change(outcome: Outcome, first: Outcome) -> str:
@@ -124,13 +126,24 @@ def _bars(outcomes: Sequence[Outcome], steps: Sequence[Step], value: Any, unit: 
     )
 
 
+def pictures_table(outcomes: Sequence[PictureOutcome]) -> Any:
+    """A rich table; one row for each setting of the pictures."""
+    return _table(pictures.TITLE, pictures.HEAD, pictures.rows(outcomes), left=1)
+
+
 def _html_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     cells = "".join(f"<th>{html.escape(name)}</th>" for name in head)
     body = "".join(f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in row)}</tr>" for row in rows)
     return f'<div class="scroll"><table><thead><tr>{cells}</tr></thead><tbody>{body}</tbody></table></div>'
 
 
-def page(outcomes: Sequence[Outcome], steps: Sequence[Step], setting: str, flows: Sequence[FlowOutcome] = ()) -> str:
+def page(
+    outcomes: Sequence[Outcome],
+    steps: Sequence[Step],
+    setting: str,
+    flows: Sequence[FlowOutcome] = (),
+    photographs: Sequence[PictureOutcome] = (),
+) -> str:
     """The whole report as one HTML document without any outside reference."""
     lessons = "".join(
         f"<li><strong>Step {step.number}, {html.escape(step.title)}.</strong> {html.escape(step.lesson)}</li>"
@@ -146,6 +159,8 @@ def page(outcomes: Sequence[Outcome], steps: Sequence[Step], setting: str, flows
         )
     )
     flow = f"<h2>{html.escape(FLOW_TITLE)}</h2>{_html_table(FLOW_HEAD, _flow_rows(flows))}" if flows else ""
+    if photographs:
+        flow += f"<h2>{html.escape(pictures.TITLE)}</h2>{_html_table(pictures.HEAD, pictures.rows(photographs))}"
     about = html.escape(f"netkit {version('netkit-http')}, Python {platform.python_version()}. {setting}")
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>netkit demo</title>'
