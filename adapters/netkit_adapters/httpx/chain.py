@@ -26,6 +26,7 @@ from netkit_adapters.httpx.exchanges import AsyncExchangeBody, NetworkInfo, Sync
 from netkit_adapters.httpx.failures import classify, to_native
 from netkit_adapters.httpx.messages import Exchange, native_response, response_headers
 from netkit_adapters.httpx.origins import FoundAuths
+from netkit_adapters.httpx.reading import Reading
 from netkit_adapters.httpx.routes import Seams
 from netkit_adapters.httpx.stack import Stack
 from netkit_adapters.httpx.streams import AsyncBody, NativeBody, ReadBody, SyncBody, Synthetic
@@ -67,6 +68,7 @@ class Shapes:
         self.closing_backend: Any = type("ClosingBackend", (ClosingBackend, core.AsyncNetworkBackend), {})
         self.sync_exchanged: Any = type("ExchangeStream", (SyncExchangeBody, native.SyncByteStream), {})
         self.async_exchanged: Any = type("AsyncExchangeStream", (AsyncExchangeBody, native.AsyncByteStream), {})
+        self.reading = Reading(stack, (self.sync_exchanged, self.async_exchanged))
         self.sync_network: Any = type("NetworkInfo", (NetworkInfo, core.NetworkStream), {})
         self.async_network: Any = type("AsyncNetworkInfo", (NetworkInfo, core.AsyncNetworkStream), {})
         self.transports: tuple[type, type] = (native.HTTPTransport, native.AsyncHTTPTransport)
@@ -77,7 +79,7 @@ class Shapes:
         self.building = Building(stack)
         self.merge_url: Any = stack.client._merge_url  # type: ignore[attr-defined]
         clients: tuple[Any, Any] = (stack.client, stack.async_client)
-        self.singles = {getattr(client._send_single_request, "__code__", None) for client in clients}
+        self.singles = [getattr(client._send_single_request, "__code__", None) for client in clients]
         self.default_limits: Any = inspect.signature(native.HTTPTransport).parameters["limits"].default
 
 
@@ -96,7 +98,7 @@ class Wiring:
         self.exchanged = shapes.async_exchanged if asynchronous else shapes.sync_exchanged
         self.network_info = shapes.async_network if asynchronous else shapes.sync_network
         self.cookies = shapes.cookies
-        self.singles = shapes.singles
+        self.single = shapes.singles[asynchronous]
         self.found_auths = FoundAuths(shapes.stack.native)
         self.abandoned: deque[NativeBody] = deque()
         self.tls: tuple[str, ...] | None = None
@@ -168,7 +170,7 @@ class View:
     @property
     def cookies(self) -> Any:
         cookies, wiring = self._netkit_client.cookies, self._netkit_wiring
-        return wiring.cookies.received(cookies) if sys._getframe(1).f_code in wiring.singles else cookies
+        return wiring.cookies.received(cookies) if sys._getframe(1).f_code is wiring.single else cookies
 
     @property
     def _default_encoding(self) -> Any:

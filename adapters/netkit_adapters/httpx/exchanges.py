@@ -33,7 +33,37 @@ def _fill(body: NativeBody, exchange: Any, headers: Any, wiring: Wiring) -> None
     body._inner, body._headers, body._wiring, body._seen = exchange, headers, wiring, 0
 
 
-class SyncExchangeBody(SyncBody):
+class _Whole:
+    """What bodies of both worlds do with an answer that is here to its end."""
+
+    __slots__ = ()
+
+    def is_whole(self: Any) -> bool:
+        """Whether all of it is here, unread and without a failure."""
+        exchange = self._inner
+        return (
+            exchange.ended
+            and exchange.error is None
+            and not exchange.held
+            and self._kept is None
+            and not (self._closed or self.ended)
+        )
+
+    def take(self: Any) -> bytes:
+        """All of it at once; `is_whole()` was asked before."""
+        try:
+            content: bytes = self._inner._take() if self._inner.chunks else b""
+            if content:
+                content = self.chunk(content)
+        except BaseException as error:
+            self.close_for(error)
+            raise
+        self._closed = True
+        self.end()
+        return content
+
+
+class SyncExchangeBody(_Whole, SyncBody):
     """For threads; the per-stack class adds the native stream type. `_inner` is the exchange."""
 
     __slots__ = ()
@@ -93,7 +123,7 @@ class SyncExchangeBody(SyncBody):
             super().__del__()
 
 
-class AsyncExchangeBody(AsyncBody):
+class AsyncExchangeBody(_Whole, AsyncBody):
     """For tasks; the per-stack class adds the native stream type. `_inner` is the exchange."""
 
     __slots__ = ()

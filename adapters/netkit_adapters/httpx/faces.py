@@ -66,6 +66,22 @@ class Client(BaseClient):
     def build_request(self, method: Any, url: Any, **options: Any) -> Any:
         return self._netkit_builder.build(self, super().build_request, method, url, options)
 
+    @signed_as(BaseClient.send)
+    def send(self, request: Any, *, stream: bool = False, **options: Any) -> Any:
+        send, reading = super().send, SHAPES.reading
+        if stream or not reading.applies(send, asynchronous=False):
+            return send(request, stream=stream, **options)
+        response = send(request, stream=True, **options)
+        try:
+            if reading.take(response, asynchronous=False):
+                response.close()
+            else:
+                response.read()
+        except BaseException:
+            response.close()
+            raise
+        return response
+
     def _merge_url(self, url: Any) -> Any:
         return self._netkit_urls.find(self.base_url, url, super()._merge_url)
 
@@ -128,6 +144,22 @@ class AsyncClient(BaseAsyncClient):
     @signed_as(BaseAsyncClient.build_request)
     def build_request(self, method: Any, url: Any, **options: Any) -> Any:
         return self._netkit_builder.build(self, super().build_request, method, url, options)
+
+    @signed_as(BaseAsyncClient.send)
+    async def send(self, request: Any, *, stream: bool = False, **options: Any) -> Any:
+        send, reading = super().send, SHAPES.reading
+        if stream or not reading.applies(send, asynchronous=True):
+            return await send(request, stream=stream, **options)
+        response = await send(request, stream=True, **options)
+        try:
+            if reading.take(response, asynchronous=True):
+                await response.aclose()
+            else:
+                await response.aread()
+        except BaseException:
+            await response.aclose()
+            raise
+        return response
 
     def _merge_url(self, url: Any) -> Any:
         return self._netkit_urls.find(self.base_url, url, super()._merge_url)
