@@ -93,47 +93,53 @@ class LimitedCall:
             await self._outer.failed(response, error)
 
     def outcome(self, response: Response | None, error: BaseException | None) -> None:
-        """An attempt's head arrived, or it failed: what there is to learn from it."""
-        lane, layer = self._lane, self._layer
+        """An attempt's head arrived, or it failed: what there is to learn from it. Nobody else goes before a pause
+        is known: the attempt counts as answered last of all."""
         if response is None:
-            self._answered(success=isinstance(error, TransportError))
             if isinstance(error, TransportError) and error.verdict in _UNUSED:
-                lane.adjust(-1.0, -self._tokens)
+                self._lane.adjust(-1.0, -self._tokens)
+            self._answered(success=isinstance(error, TransportError))
             return
-        now = layer.now()
-        refused = response.status in OVERLOADED
-        self._answered(success=not refused)
         if response.status >= 400:
             # Nothing was computed for it.
-            lane.adjust(0.0, -self._tokens)
-        headers = response.headers
-        report = report_of(headers, time.time())
+            self._lane.adjust(0.0, -self._tokens)
+        now = self._layer.now()
+        self._listen(now, response)
+        if self._lane.width.learns:
+            self._teach(now, response)
+        self._answered(success=response.status not in OVERLOADED)
+
+    def _listen(self, now: float, response: Response) -> None:
+        """What the server says of its limits: too many, or how many are left."""
+        lane, word = self._lane, self._lane.word
+        report = report_of(response.headers, time.time())
         if report is not None:
-            lane.word.learn(now, report, lane.unanswered, lane.unanswered_tokens)
+            word.learn(now, report, lane.unanswered - 1, lane.unanswered_tokens - self._tokens)
         if response.status == 429 and response.extensions.get("permanent") is not True:
-            seconds = requested_delay(headers, time.time())
+            seconds = requested_delay(response.headers, time.time())
             if seconds is None and report is not None:
-                seconds = lane.word.wait(now, self._tokens) or None
-            self._tell_pause(now, lane.word.pause(now, seconds, sent=self._sent), "429")
-        elif not refused:
-            lane.word.succeeded()
+                seconds = word.wait(now, self._tokens) or None
+            self._tell_pause(now, word.pause(now, seconds, sent=self._sent), "429")
+        elif response.status not in OVERLOADED:
+            word.succeeded()
             if report is not None and 0 in (report.requests, report.tokens):
-                seconds = lane.word.wait(now, 0.0)
+                seconds = word.wait(now, 0.0)
                 if seconds > 0:
-                    self._tell_pause(now, lane.word.pause(now, seconds, sent=self._sent), "x-ratelimit")
-        changed = lane.width.answered(
-            now,
-            Answered(
-                sent=self._sent,
-                seconds=now - self._sent,
-                status=response.status,
-                queue=_queue_time(headers.get("x-queue-time")),
-                full=lane.in_use >= lane.width.limit,
-            ),
+                    self._tell_pause(now, word.pause(now, seconds, sent=self._sent), "x-ratelimit")
+
+    def _teach(self, now: float, response: Response) -> None:
+        """Let the adaptive number of attempts see this one."""
+        lane, layer = self._lane, self._layer
+        answer = Answered(
+            sent=self._sent,
+            seconds=now - self._sent,
+            status=response.status,
+            queue=_queue_time(response.headers.get("x-queue-time")),
+            full=lane.in_use >= lane.width.limit,
         )
+        changed = lane.width.answered(now, answer)
         if changed is not None and layer.emit:
             layer.emit(ConcurrencyChanged(time=now, origin=lane.origin, limit=int(lane.width.limit), reason=changed))
-        lane.wake()
 
     def watch(self, response: Response) -> None:
         """Hold on until the body has ended."""

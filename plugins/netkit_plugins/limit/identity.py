@@ -9,6 +9,7 @@ Rules of this file:
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import Final
 from urllib.parse import unquote
 
@@ -29,10 +30,15 @@ def credential(headers: Headers) -> str:
     """What identifies the account, all of it in one string; "" when the request carries none. Never store it."""
     found = []
     for name, value in headers.items():
-        if is_secret(name) and (lowered := name.lower()) not in _NO_CREDENTIAL:
+        if _is_credential(name):
             signed = _SIGNED.search(value)
-            found.append(f"{lowered}={signed[1] if signed else value}")
+            found.append(f"{name.lower()}={signed[1] if signed else value}")
     return "\0".join(found)
+
+
+@lru_cache(maxsize=1024)
+def _is_credential(name: str) -> bool:
+    return is_secret(name) and name.lower() not in _NO_CREDENTIAL
 
 
 def key_of(url: str, headers: Headers, model: str | None, identities: Identities) -> tuple[str, str]:

@@ -162,10 +162,6 @@ class Lane:
         if self.rates is not None:
             self.rates.adjust(requests, tokens)
 
-    def wake(self) -> None:
-        """What the first waits for may have changed."""
-        self._do(lambda: None)
-
     def _wait(self, now: float, tokens: float) -> float:
         """Seconds until the first may go."""
         if self.in_use >= self.width.limit:

@@ -42,6 +42,8 @@ class Width:
 
     __slots__ = ("limit",)
 
+    learns = False
+
     def __init__(self, limit: float = math.inf) -> None:
         self.limit: float = limit
 
@@ -57,6 +59,8 @@ class AdaptiveWidth(Width):
     """Starts at 10, from 1 to 1000."""
 
     __slots__ = ("_exact", "_fell", "_long", "_short")
+
+    learns = True
 
     def __init__(self) -> None:
         super().__init__(START)

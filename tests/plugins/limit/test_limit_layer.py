@@ -85,6 +85,19 @@ def test_a_rate_spaces_calls_in_the_order_of_asking(rig: Any) -> None:
     assert rig.stats.waited_total == pytest.approx(0.1 + 0.2 + 0.3 + 0.4)
 
 
+def test_sessions_that_share_a_rate_take_turns(rig: Any) -> None:
+    options = LimitOptions(requests_per_second=1.0)
+    first = rig(options)
+    second = rig(options, runtime=first.runtime)
+    second.layer._own_store = first.layer._own_store
+    for _ in range(3):
+        first.start()
+        second.start()
+    first.runtime.run_to_end()
+    assert first.times == [0.0, 2.0, 4.0]
+    assert second.times == [1.0, 3.0, 5.0]
+
+
 def test_concurrency_lasts_until_the_body_has_ended(rig: Any) -> None:
     rig = rig(LimitOptions(concurrency=2))
     tasks = [rig.start() for _ in range(3)]

@@ -121,7 +121,7 @@ def test_64_threads_share_a_rate() -> None:
     quiet(layer)
 
 
-def test_sessions_of_one_process_share_a_rate_in_turn() -> None:
+def test_sessions_of_one_process_share_a_rate() -> None:
     runtime = Threads()
     server = Server(runtime)
     layers = [layer_on(runtime, requests_per_second=200.0, burst=1) for _ in range(4)]
@@ -129,13 +129,10 @@ def test_sessions_of_one_process_share_a_rate_in_turn() -> None:
 
     def work(number: int) -> None:
         for _ in range(10):
-            run_sync(layers[number](REQUEST.extend(n=number), server.send)).body.end()
+            run_sync(layers[number](REQUEST, server.send)).body.end()
 
     in_threads(4, work)
     assert runtime.now() - started >= 39 / 200.0
-    for at in range(0, 32, 4):
-        # Each has reserved its turn before any comes a second time.
-        assert len(set(server.order[at : at + 4])) >= 3
     for layer in layers:
         quiet(layer)
 
