@@ -125,15 +125,18 @@ class RetriedCall:
         if self._seed is not None:
             seed, self._seed = self._seed, None
             return seed
-        self._context.meter.retry()
         return await self._judged(await self._once())
 
-    async def _once(self, unseen: int = 0) -> Outcome:
-        """One more attempt, admitted anew; `unseen` 1 is the transparent one, which is no retry."""
+    async def _once(self, *, unseen: bool = False) -> Outcome:
+        """One more attempt, admitted anew; an `unseen` one is transparent, which is no retry."""
         if self._admission is not None:
             await self._admission.again()
+        self._settle()
         self.sent += 1
-        self.refused_resent += unseen
+        if unseen:
+            self.refused_resent += 1
+        else:
+            self._context.meter.retry()
         try:
             return Outcome(await self._send(self._request))
         except TransportError as error:
@@ -147,7 +150,7 @@ class RetriedCall:
             await self._give_up(outcome)
             # RFC 9110 section 15.5.20: a misdirected request belongs on another connection.
             self._request = self._request.extend(new_connection=True)
-            outcome = await self._once(unseen=1)
+            outcome = await self._once(unseen=True)
         self._failure = await self._judge(outcome)
         if self._failure is not None or outcome.error is not None:
             self._report(outcome)
@@ -256,7 +259,6 @@ class RetriedCall:
     async def _sleep(self, seconds: float) -> None:
         if seconds > 0:
             await self._context.runtime.sleep(float(seconds))
-        self._settle()
 
     def _settle(self) -> None:
         if self._reserved:

@@ -13,6 +13,7 @@ import netkit
 from netkit.errors import PoolTimeout, QueueFull
 from netkit.testing import MockGPU, faults
 from netkit.testing.mock_gpu.exchange import Answer, Exchange
+from tests.benchmarks.adaptive_limit import measure
 
 RETRY = {"attempts": 3, "backoff_initial": 0.001, "budget_min_per_second": 1000.0}
 
@@ -188,3 +189,12 @@ def test_tokens_are_settled_by_what_the_server_says(faced: Any, gpu: MockGPU) ->
     # Unsettled, the second would wait for 40 s, and be told after 5.
     options = {"tokens_per_minute": 600.0, "acquire_timeout": 5.0}
     assert faced.run({"limit": options}, work) == [200] * 6
+
+
+async def test_the_adaptive_number_finds_what_a_server_takes() -> None:
+    limit = {"concurrency": "adaptive", "acquire_timeout": 60.0}
+    found = await measure({"limit": limit, "retry": {**RETRY, "attempts": 8}}, calls=200, most=6)
+    assert found.answered == 200
+    # Without it most first attempts are refused, and many calls for good.
+    assert found.refused <= 60
+    assert 1 <= found.concurrency <= 12

@@ -421,6 +421,18 @@ def test_an_attempt_that_is_not_admitted_ends_the_call(rig: Any) -> None:
     assert len(rig.seen) == 1
     assert admission.asked == [503, "again"]
     assert "asleep=0" in repr(rig.budget())
+    assert rig.meter.retries.value == rig.layer.stats().retries == 0
+
+
+def test_a_retry_that_waits_for_its_turn_has_its_share_of_the_budget(rig: Any) -> None:
+    rig = rig(NONE, 503, 200)
+    task = rig.start(GET.extend(admission=_Admission(rig)))
+    rig.runtime.advance(20.0)
+    assert not task.done()
+    assert "asleep=1" in repr(rig.budget())
+    rig.runtime.run_to_end()
+    assert task.result().status == 200
+    assert "asleep=0" in repr(rig.budget())
 
 
 def test_the_last_outcome_is_left_to_the_limiter_above(rig: Any) -> None:
