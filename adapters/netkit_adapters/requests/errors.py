@@ -85,6 +85,9 @@ _NATIVE: Final[dict[FailureKind, type[native.RequestException]]] = {
 def to_native(error: NetkitError, request: requests.PreparedRequest | None) -> BaseException:
     """What the caller of requests gets to see for `error`."""
     if isinstance(error, TransportError) and error.native is not None:
+        if error.details.get("shared") and isinstance(error.native, native.RequestException):
+            # It was several callers' request that failed: each sees its own.
+            error.native.request = request
         return error.native
     decided = _DECISIONS.get(type(error))
     if decided is not None:

@@ -58,6 +58,11 @@ class Body:
         """Bytes received and not yet read."""
         return sum(map(len, self._chunks))
 
+    @property
+    def uncredited(self) -> int:
+        """Of those `waiting`, the bytes for which the client has had no credit: not those that were put back."""
+        return max(0, self.waiting - self._returned)
+
     def feed(self, data: bytes) -> None:
         self.size += len(data)
         self._chunks.append(data)

@@ -110,7 +110,7 @@ class Http2:
     def exchange_ended(self, exchange: Exchange) -> None:
         stream = exchange.stream or 0
         self._streams.pop(stream, None)
-        unread = exchange.body.waiting
+        unread = exchange.body.uncredited
         if unread:
             self._credit(stream, unread)
         if exchange.outcome == "complete" and not exchange.body.complete and exchange.unread_code is not None:

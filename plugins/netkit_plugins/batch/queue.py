@@ -23,6 +23,9 @@ __all__ = ["Batch", "Group", "Limits", "Unit"]
 CROWDED: Final = 5
 """How many times `max_wait` a batch waits at most in a process that is busy."""
 
+RETURN: Final = 0.005
+"""Seconds in which the callers of a batch may come back with their next calls."""
+
 BUSY_TURN: Final = 0.0002
 """Seconds: in a process that is not busy, a turn given away is back sooner."""
 
@@ -111,6 +114,7 @@ class Group:
         "_limits",
         "_seen",
         "_tokens",
+        "_watched",
         "busy_until",
         "in_flight",
         "items",
@@ -127,6 +131,7 @@ class Group:
         self._items = self._bytes = self._tokens = 0
         self._arrived = self._seen = 0
         self._crowd: bool | None = None
+        self._watched: float | None = None
         self.in_flight = 0
         self.opener: Ticket | None = None
         """The first caller on the idle route, while it lets others of the same moment come in before it goes."""
@@ -163,10 +168,11 @@ class Group:
         return alone
 
     def new_keeper(self) -> Ticket | None:
-        """Who has to be told that it is the keeper from now on; None when that has not changed."""
-        keeper = None if self.due is None else self.units[0].ticket
-        changed = keeper is not self.keeper
-        self.keeper = keeper
+        """Who has to be told to watch the clock from now on, or another time on it; None when nothing has changed."""
+        due = self.due
+        keeper = None if due is None else self.units[0].ticket
+        changed = keeper is not self.keeper or due != self._watched
+        self.keeper, self._watched = keeper, due
         return keeper if changed else None
 
     @property
@@ -174,7 +180,8 @@ class Group:
         """When the front of the queue has waited long enough; None while nothing waits that a timer could release."""
         if not self.units or self.opener is not None or self.in_flight >= self._limits.in_flight:
             return None
-        return self.units[0].joined + self._limits.wait
+        full_wait = self.units[0].joined + self._limits.wait
+        return full_wait if self.in_flight else min(full_wait, self.busy_until)
 
     def take(self, now: float) -> Batch | None:
         """The next batch, counted as in flight from now on; None when none is due."""
@@ -188,8 +195,8 @@ class Group:
         if not full:
             if self.opener is not None:
                 return None
-            idle = self.in_flight == 0 and now >= self.busy_until
-            if not idle and not self._waited_enough(now):
+            front = self.units[0].joined
+            if (self.in_flight or front < self.busy_until) and not self._waited_enough(now):
                 return None
         self.in_flight += 1
         self._crowd = None
@@ -202,10 +209,11 @@ class Group:
         their turn, and `max_wait` would say nothing about the load. So the keeper gives others a turn when the time
         is up, and goes on as long as there are any who take it, up to `CROWDED` times the wait.
         """
-        joined, wait = self.units[0].joined, self._limits.wait
-        if now < joined + wait:
+        due = self.due
+        assert due is not None
+        if now < due:
             return False
-        return self._crowd is False or now >= joined + CROWDED * wait
+        return self._crowd is False or now >= self.units[0].joined + CROWDED * self._limits.wait
 
     def gave_turn(self, seconds: float) -> None:
         """The keeper has given others a turn, and had its own back after so long."""
@@ -235,7 +243,7 @@ class Group:
         """A batch (None: a call that went by itself) is answered, failed or given up."""
         self.in_flight -= 1
         if batch is not None and len(batch.units) > 1:
-            self.busy_until = now + self._limits.wait
+            self.busy_until = now + min(self._limits.wait, RETURN)
 
     def leave(self, ticket: Ticket) -> None:
         """Take what waits for `ticket` out of the queue."""
