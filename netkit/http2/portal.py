@@ -33,6 +33,7 @@ from netkit.http2.engine import Engine
 from netkit.http2.exchange import Stream
 from netkit.http2.fields import request_fields
 from netkit.http2.options import H2Request, Http1Only, Http2Options
+from netkit.http2.pool import Pool
 from netkit.http2.protocol import Header
 from netkit.http2.reactor import EngineStats, Reactor
 from netkit.http2.upload import HIGH, Fed
@@ -360,18 +361,33 @@ class SyncExchange(Stream):
                 self.connection.consumed(self, self.unread)
 
 
+def _streams(pool: Pool) -> list[Stream]:
+    return [stream for connection in (*pool.connections, *pool.retired) for stream in connection.streams.values()]
+
+
 def _soon(loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> None:
     loop.call_soon(loop.call_soon, call)
 
 
 class SyncEngine:
-    """The engine for threads. All instances share the process's one background loop; each has its own pools."""
+    """The engine for threads. All instances share the process's one background loop; each has its own pools.
+
+    `finish_open` is for stacks whose sessions may be closed while answers are being read: `close()` then lets every
+    exchange that is under way come to its end, and closes the connections after the last one.
+    """
 
     def __init__(
-        self, options: Http2Options | None = None, *, on_event: Callable[[str, dict[str, Any]], None] | None = None
+        self,
+        options: Http2Options | None = None,
+        *,
+        on_event: Callable[[str, dict[str, Any]], None] | None = None,
+        finish_open: bool = False,
     ) -> None:
         self._engine = Engine(options, on_event=on_event)
         self.options = self._engine.options
+        self._finish_open = finish_open
+        self._finishing = False
+        self._left = 0
         portal().attach(self._engine)
 
     def send(self, request: H2Request) -> SyncExchange | Http1Only:
@@ -401,6 +417,8 @@ class SyncEngine:
     def _submit(self, exchange: SyncExchange) -> None:
         try:
             self._reactor().submit(exchange)
+            if self._finishing:
+                self._await(exchange)  # it was on its way when the engine was closed
         except TransportError as error:
             exchange.end(error)
         except Exception as error:  # noqa: BLE001 - a thread is waiting: whatever it was, it must be told
@@ -442,19 +460,62 @@ class SyncEngine:
         return self._engine.connections()
 
     def close(self, timeout: float | None = 1.0) -> None:
-        """Close every connection and wait up to `timeout` seconds until they are. Idempotent."""
-        if self._engine.closed:
+        """Close every connection and wait up to `timeout` seconds until they are; with `finish_open`, those with open
+        exchanges close later and are not waited for. Idempotent."""
+        if self._engine.closed or self._finishing:
             return
         gate = _portal
-        loop = gate._loop
-        reactor = None if loop is None else self._engine._reactors.get(loop)
-        self._engine.close()
-        gate.detach(self._engine)
-        if reactor is not None and threading.current_thread() is not gate._thread:
-            done = threading.Event()
-            # Behind the close and the turns in which transports go down.
-            gate.post(partial(_soon, gate.loop, done.set))
+        if gate._loop is None or gate._loop not in self._engine._reactors:
+            self._shut()
+            return
+        self._finishing = self._finish_open
+        done = threading.Event()
+        in_loop = threading.current_thread() is gate._thread
+        if self._finish_open:
+            step = partial(self._finish, done.set)
+            step() if in_loop else gate.post(step)
+        else:
+            self._shut()
+            if not in_loop:
+                # Behind the close and the turns in which transports go down.
+                gate.post(partial(_soon, gate.loop, done.set))
+        if not in_loop:
             done.wait(timeout)
+
+    def _shut(self) -> None:
+        self._engine.close()
+        _portal.detach(self._engine)
+
+    def _finish(self, told: Callable[[], None]) -> None:
+        """In the loop: wait for what is open, and tell the one who closed as soon as he need not wait any more."""
+        loop = asyncio.get_running_loop()
+        reactor = self._engine._reactors.get(loop)
+        pools = [] if reactor is None else list(reactor.pools.values())
+        self._left = 1  # this look itself, so that nothing ends before it is over
+        for pool in pools:
+            for stream in (*pool.waiting, *_streams(pool)):
+                self._await(stream)
+            for connection in tuple(pool.connections):
+                if not connection.open:
+                    connection.close()
+        self._ended(None)
+        # Behind the close and the turns in which transports go down.
+        _soon(loop, partial(_soon, loop, told))
+
+    def _await(self, stream: Stream) -> None:
+        if not stream.ended:
+            self._left += 1
+            stream.on_end(self._ended)
+
+    def _ended(self, error: BaseException | None) -> None:
+        self._left -= 1
+        if not self._left:
+            # Not at once: the connection is in the middle of what ended its last stream.
+            asyncio.get_running_loop().call_soon(self._shut_if_left)
+
+    def _shut_if_left(self) -> None:
+        if not self._left:
+            self._shut()
 
     def __repr__(self) -> str:
         return f"<Sync{repr(self._engine)[1:]}"

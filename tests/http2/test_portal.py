@@ -19,7 +19,7 @@ import pytest
 
 from netkit.errors import BodyClosed, FailureKind, TransportError, Verdict
 from netkit.http2 import Engine, Http1Only, Http2Options
-from netkit.http2.portal import portal
+from netkit.http2.portal import SyncEngine, portal
 from tests.http2.scripted import Conn, Script, request_to
 from tests.http2.test_exchanges import Big, Endless, echo
 from tests.http2.test_pool import Held
@@ -367,3 +367,65 @@ def test_a_burst_wakes_the_loop_once(serve: Any, sync_engine_for: Any) -> None:
     for thread in threads:
         thread.join(20)
         assert not thread.is_alive()
+
+
+@pytest.mark.parametrize("finish_open", [False, True])
+def test_closing_lets_open_exchanges_finish_where_that_is_asked_for(
+    serve: Any, machine: str, finish_open: bool
+) -> None:
+    server = serve(Held())
+    engine = SyncEngine(Http2Options(machine=machine, connect_timeout=20.0), finish_open=finish_open)
+    answers: list[Any] = []
+
+    def ask() -> None:
+        try:
+            answers.append(engine.send(request_to(server.port)).read())
+        except TransportError as error:
+            answers.append(error)
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    server.wait(lambda: server.entries("headers"))
+    engine.close()
+    engine.close()
+    if finish_open:
+        assert not server.entries("lost")
+        server.call(lambda: server.connections[0].answer(1))
+    asking.join(20)
+    server.wait(lambda: server.entries("lost"))
+    if finish_open:
+        assert answers == [b"ok"]
+    else:
+        assert isinstance(answers[0], TransportError)
+    with pytest.raises(TransportError, match="closed"):
+        engine.send(request_to(server.port))
+
+
+def test_an_idle_engine_is_closed_when_close_returns(serve: Any, machine: str) -> None:
+    server = serve()
+    engine = SyncEngine(Http2Options(machine=machine, connect_timeout=20.0), finish_open=True)
+    assert call(engine, request_to(server.port))["connection"] == 1
+    engine.close()
+    assert engine.stats().connections == 0
+    server.wait(lambda: server.entries("lost"))
+
+
+def test_what_was_handed_over_before_a_close_is_served_after_it(serve: Any, machine: str) -> None:
+    server = serve()
+    engine = SyncEngine(Http2Options(machine=machine, connect_timeout=20.0), finish_open=True)
+    assert call(engine, request_to(server.port))["connection"] == 1
+    block, answers = threading.Event(), list[Any]()
+    portal().loop.call_soon_threadsafe(block.wait)
+    closing = threading.Thread(target=engine.close, args=(20.0,))
+    closing.start()
+    while not portal()._inbox:
+        time.sleep(0.001)
+    asking = threading.Thread(target=lambda: answers.append(call(engine, request_to(server.port, "/late"))))
+    asking.start()
+    while len(portal()._inbox) < 2:
+        time.sleep(0.001)
+    block.set()
+    asking.join(20)
+    closing.join(20)
+    assert answers[0]["path"] == "/late"
+    server.wait(lambda: len(server.entries("lost")) == len(server.connections))

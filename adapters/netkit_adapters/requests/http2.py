@@ -225,7 +225,8 @@ class RequestsHttp2:
         fork.register(self._trust)
 
     def engine(self, options: Http2Options, on_event: Callable[[str, dict[str, Any]], None]) -> SyncEngine:
-        return SyncEngine(options, on_event=on_event)
+        # requests lets answers be read on when their session is closed, as `with Session()` around a stream does.
+        return SyncEngine(options, on_event=on_event, finish_open=True)
 
     def target(self, request: Request, *, prior_knowledge: bool) -> H2Request | None:
         exchange: Exchange = request.native

@@ -451,3 +451,42 @@ def test_a_raw_response_that_nobody_touched_resets_its_stream_when_dropped(
     h2.log.wait(lambda log: any(event.kind == "rst_received" for event in log.events))
     assert caller.get(f"{h2.url}/echo").ok
     assert len({request.connection for request in h2.log.requests}) == 1
+
+
+# Closing a session
+
+
+@pytest.mark.parametrize("protocol", ["auto", "1.1"])
+def test_an_answer_may_be_read_after_its_session_was_closed(protocol: str) -> None:
+    with MockGPU(http=protocol, launch_ms=0) as gpu:
+        with netkit.Session(plugins=PLAIN) as session:
+            session.trust_env = False
+            session.verify = gpu.ca_file or True
+            answer = session.get(f"{gpu.url}/stream/50?interval_ms=2", stream=True)
+            first = next(lines := answer.iter_lines())
+        assert first.startswith(b"data:")
+        assert sum(line.startswith(b"data:") for line in lines) >= 49
+        del answer, lines  # urllib3's pools live as long as their answers
+        gpu.log.wait(lambda log: all(connection.closed for connection in log.connections))
+        assert not gpu.log.of_kind("rst_received")
+
+
+def test_calls_under_way_end_well_when_their_session_is_closed(h2: MockGPU, caller: netkit.Session) -> None:
+    caller.get(f"{h2.url}/echo")
+    with ThreadPoolExecutor(8) as pool:
+        calls = [pool.submit(caller.get, f"{h2.url}/delay/200?{number}") for number in range(8)]
+        h2.log.wait(lambda log: len(log.requests) == 9)
+        caller.close()
+        assert [call.result().status_code for call in calls] == [200] * 8
+    h2.log.wait(lambda log: any(event.kind == "goaway_received" for event in log.events))
+    # And it may be used again, over a new connection.
+    assert caller.get(f"{h2.url}/echo").ok
+    assert len({request.connection for request in h2.log.requests}) == 2
+
+
+def test_an_answer_that_is_left_after_the_close_ends_its_connection(h2: MockGPU, caller: netkit.Session) -> None:
+    answer = caller.get(f"{h2.url}/stream/100000?interval_ms=20", stream=True)
+    caller.close()
+    assert next(answer.iter_lines()).startswith(b"data:")
+    answer.close()
+    h2.log.wait(lambda log: any(event.kind == "goaway_received" for event in log.events))
