@@ -24,6 +24,7 @@ from netkit.errors import FailureKind, NetkitError, TransportError, Verdict
 
 __all__ = [
     "NOT_SENT_MARK",
+    "REUSED_MARK",
     "BatchError",
     "CircuitOpen",
     "DeadlineExceeded",
@@ -36,6 +37,9 @@ __all__ = [
 
 NOT_SENT_MARK: Final = "_netkit_not_sent"
 """Attribute that the driven pool sets on exceptions raised before the request's first byte."""
+
+REUSED_MARK: Final = "_netkit_reused"
+"""Attribute that it sets on those raised later: whether the connection had answered a request before."""
 
 
 class PoolTimeout(errors.PoolTimeout, native.ConnectTimeout):
@@ -122,9 +126,16 @@ def classify(error: BaseException, *, processed: bool = False) -> TransportError
     kind, verdict = _judge(error, chain)
     if processed:
         verdict = Verdict.PROCESSED
-    elif any(getattr(cause, NOT_SENT_MARK, False) for cause in chain):
+    unsent = not processed and any(getattr(cause, NOT_SENT_MARK, False) for cause in chain)
+    if unsent:
         verdict = Verdict.NOT_SENT
-    return TransportError(f"{type(error).__name__}", kind=kind, verdict=verdict, native=error)
+    failure = TransportError(f"{type(error).__name__}", kind=kind, verdict=verdict, native=error)
+    if unsent:
+        failure.details["body_started"] = False  # http.client iterates a body after it has sent the head
+    reused = next((cause for cause in chain if hasattr(cause, REUSED_MARK)), None)
+    if reused is not None:
+        failure.details["reused"] = getattr(reused, REUSED_MARK)
+    return failure
 
 
 def _judge(error: BaseException, chain: list[BaseException]) -> tuple[FailureKind, Verdict]:

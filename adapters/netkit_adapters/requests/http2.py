@@ -259,7 +259,7 @@ class RequestsHttp2:
             if body.replayable:
                 reopen = partial(_reopened, body)
             # Each attempt begins at the beginning; a one-shot body has one attempt.
-            content = Recorded(_chunks(body.open()))
+            content = Recorded(_chunks(prepared.body if exchange.taken_over else body.open()))
         return H2Request(
             destination.key,
             destination.spec,
@@ -310,6 +310,8 @@ class RequestsHttp2:
                 _leave_to_native(native, request, target)
                 return None
             native.begin(request, opens_body=False)
+            if isinstance(error, TransportError) and error.verdict is Verdict.NOT_SENT:
+                error.details["body_started"] = not _put_back(native, request, target)
             if isinstance(error, LengthMismatch):
                 failure = TransportError(str(error), kind=FailureKind.WRITE, verdict=Verdict.AMBIGUOUS)
                 raise failure from error
@@ -331,21 +333,28 @@ class RequestsHttp2:
 
 def _leave_to_native(native: Exchange, request: Request, target: H2Request) -> None:
     """The stack's own transport sends it: the whole body, also where the engine has taken the first of it already."""
-    body = target.body
-    if not isinstance(body, Recorded) or not body.started:
-        return
-    if target.replayable:
-        native.attempted = True  # so that it is taken from its beginning
-        return
-    again = body.again()
-    if again is None:
+    if not _put_back(native, request, target):
         native.begin(request, opens_body=False)
         raise TransportError(
             "the server asked for HTTP/1.1 when part of a body that cannot be sent twice was gone",
             kind=FailureKind.REFUSED,
             verdict=Verdict.REFUSED,
         )
+
+
+def _put_back(native: Exchange, request: Request, target: H2Request) -> bool:
+    """Make the body whole again for another attempt; False where that cannot be done any more."""
+    body = target.body
+    if not isinstance(body, Recorded) or not body.started:
+        return True
+    if target.replayable:
+        native.attempted = True  # so that it is taken from its beginning
+        return True
+    again = body.again()
+    if again is None:
+        return False
     native.instead(request, again)
+    return True
 
 
 def _reopened(body: Body) -> Iterator[bytes]:
@@ -517,7 +526,7 @@ class Recorded:
     def __iter__(self) -> Iterator[bytes]:
         self.started = True
         for chunk in self._chunks:
-            if self._given is not None:
+            if self._given is not None and isinstance(chunk, bytes):
                 self._given.append(chunk)
                 self._size += len(chunk)
                 if self._size > self.LIMIT:
@@ -529,8 +538,16 @@ class Recorded:
         return None if self._given is None else chain(self._given, self._chunks)
 
 
-def _chunks(body: Any) -> Iterator[bytes]:
-    """The body as urllib3 would send it: files in blocks, iterables item by item, text as UTF-8."""
+def _chunks(body: Any) -> Iterator[Any]:
+    """The body as urllib3 would send it: files in blocks, iterables item by item, text as UTF-8, nothing for what is
+    empty. What is neither bytes nor text is handed on for the engine to refuse."""
     items = iter(lambda: body.read(BLOCK), body.read(0)) if hasattr(body, "read") else iter(body)
     for item in items:
-        yield item.encode("utf-8") if isinstance(item, str) else bytes(item)
+        if isinstance(item, str):
+            yield item.encode("utf-8")
+        else:
+            try:
+                yield bytes(memoryview(item))
+            except TypeError:
+                if item:
+                    yield item

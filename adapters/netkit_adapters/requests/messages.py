@@ -121,11 +121,17 @@ class Exchange:
         if opens_body and body.content is None and not self._taken_over:
             if body is not self.request.body:
                 result[1].body = body.open()  # type: ignore[assignment]
-            elif self.attempted:
+            elif self.attempted and body.replayable:
+                # A one-shot body comes here again only where nothing was taken from it.
                 rewind_body(result[1])
         self.attempted = True
         self.wiring.edge.meter.attempt(self.call)
         return result
+
+    @property
+    def taken_over(self) -> bool:
+        """Whether `instead` was called: the prepared request's body is what is left to send."""
+        return self._taken_over
 
     def instead(self, request: Request, body: Iterator[bytes]) -> None:
         """Send `body` in place of a one-shot body from which something was taken already."""

@@ -6,6 +6,7 @@ Rules of this file:
 - Only requests' own `HTTPAdapter`, untouched, is driven: adapters of other classes are the user's business. Sizes
   are changed only on the adapters that netkit's session mounted itself.
 - Whatever fails before the request's first byte is marked, so that the verdict can be NOT_SENT.
+- Letting go leaves urllib3 as it was found: its own classes, its own sizes, open connections still open.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ from urllib3.poolmanager import pool_classes_by_scheme
 
 from netkit import fork
 from netkit.pooling import ConnectionPolicy, PoolCounts, SocketSettings
-from netkit_adapters.requests.errors import NOT_SENT_MARK
+from netkit.stats import Counter
+from netkit_adapters.requests.errors import NOT_SENT_MARK, REUSED_MARK
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -43,7 +45,9 @@ ORIGINS_KEPT: Final = 100
 FRESH_SECONDS: Final = 1.0
 LIFE: Final = "_netkit_life"
 DRIVER: Final = "_netkit_driver"
-"""Attributes on urllib3's connections and requests' adapters: a weak dictionary costs more than the look-up saves."""
+SIZES: Final = "_netkit_sizes"
+"""Attributes on urllib3's connections and requests' adapters: a weak dictionary costs more than the look-up saves.
+The sizes are those that an adapter had before netkit set its own."""
 
 
 class _Life:
@@ -71,7 +75,7 @@ class _DrivenPool(HTTPConnectionPool):
         self._netkit_driver = driver
         self._netkit_origin = f"{self.scheme}://{host}" + (f":{port}" if port else "")
         self._netkit_unused: deque[tuple[float, Any]] = deque()
-        driver.pools.add(self)
+        driver.know(driver.pools, self)
 
     def _netkit_fresh(self) -> Any:
         """A connection on which nothing was sent yet. TLS 1.3 has put tickets on it, which urllib3, looking for
@@ -122,13 +126,20 @@ class _DrivenPool(HTTPConnectionPool):
         driver, life = self._netkit_driver, _life_of(conn)
         try:
             response = super()._make_request(conn, *args, **kwargs)
-        except (ConnectionError, OSError) as error:
-            if life.reused_after is not None and not isinstance(error, TimeoutError):
+        except BaseException as error:
+            setattr(error, REUSED_MARK, life.requests > 0)
+            if life.reused_after is not None and _is_lost(error):
                 driver.died(self._netkit_origin, life.reused_after)
             raise
         life.requests += 1
         driver.answered(self._netkit_origin, life, response.headers)
         return response
+
+    def _netkit_release(self) -> None:
+        while self._netkit_unused:
+            self._netkit_unused.popleft()[1].close()
+        released: Any = self
+        released.__class__ = HTTPSConnectionPool if isinstance(self, HTTPSConnectionPool) else HTTPConnectionPool
 
     def idle_connections(self) -> list[Any]:
         queue = self.pool
@@ -138,8 +149,20 @@ class _DrivenPool(HTTPConnectionPool):
             return [connection for connection in queue.queue if connection is not None and connection.sock]
 
 
+def _is_lost(error: BaseException) -> bool:
+    return isinstance(error, (ConnectionError, OSError)) and not isinstance(error, TimeoutError)
+
+
 class _DrivenHTTPSPool(_DrivenPool, HTTPSConnectionPool):
     """The same over TLS."""
+
+
+def _drive_again(pool: HTTPConnectionPool, driver: RequestsPool) -> None:
+    """A pool that another driver has let go of."""
+    driven: Any = pool
+    driven.__class__ = _DrivenHTTPSPool if isinstance(pool, HTTPSConnectionPool) else _DrivenPool
+    driven._netkit_driver = driver
+    driver.know(driver.pools, driven)
 
 
 class RequestsPool:
@@ -156,14 +179,14 @@ class RequestsPool:
         self._own: weakref.WeakSet[BaseAdapter] = weakref.WeakSet()
         self._settings: SocketSettings | None = None
         self._policy: ConnectionPolicy | None = None
-        self._lock = threading.Lock()
+        self._lock: Any = threading.RLock()
         self._thread = threading.local()
-        self._opened = self._stale = self._other = 0
+        self._opened, self._stale, self._other = Counter(), Counter(), Counter()
         fork.register(self)
 
     def after_fork_in_child(self) -> None:
         """Start afresh: the parent's descriptors are closed here, unsaid, and each adapter makes new pools."""
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         for connection in list(self.connections):
             if connection.sock is not None:
                 connection.sock.close()
@@ -182,12 +205,12 @@ class RequestsPool:
     def configure(self, settings: SocketSettings, policy: ConnectionPolicy) -> None:
         self._settings = settings
         self._policy = policy
-        for adapter in list(self._own):
+        for adapter in self._all(self._own):
             self._size(adapter)
 
     def own(self, adapter: BaseAdapter) -> None:
         """Name an adapter that netkit's session made itself, whose sizes it may set."""
-        self._own.add(adapter)
+        self.know(self._own, adapter)
         if self._settings is not None:
             self._size(adapter)
         self.adopt(adapter)
@@ -197,17 +220,65 @@ class RequestsPool:
         if getattr(adapter, DRIVER, None) is self:
             return
         setattr(adapter, DRIVER, self)
-        self._adopted.add(adapter)
+        self.know(self._adopted, adapter)
         if type(adapter) is not HTTPAdapter:
             return
         self._drive(adapter.poolmanager)
         adapter.proxy_manager = _ProxyManagers(self, adapter.proxy_manager)
 
+    def know(self, known: weakref.WeakSet[Any], thing: Any) -> None:
+        """Add to a set that other threads read through `_all`."""
+        with self._lock:
+            known.add(thing)
+
+    def _all(self, known: weakref.WeakSet[Any]) -> list[Any]:
+        with self._lock:
+            return list(known)
+
+    def release(self) -> None:
+        """Let go of every adapter: from now on urllib3 drives its pools by itself. Open connections stay open."""
+        for adapter in self._all(self._adopted):
+            if getattr(adapter, DRIVER, None) is not self:
+                continue
+            delattr(adapter, DRIVER)
+            if type(adapter) is not HTTPAdapter:
+                continue
+            self._size_natively(adapter)
+            if isinstance(adapter.proxy_manager, _ProxyManagers):
+                adapter.proxy_manager = dict(adapter.proxy_manager)
+            for manager in (adapter.poolmanager, *adapter.proxy_manager.values()):
+                if isinstance(manager.pool_classes_by_scheme, _DrivenClasses):
+                    manager.pool_classes_by_scheme = pool_classes_by_scheme
+        for pool in self._all(self.pools):
+            pool._netkit_release()
+        with self._lock:
+            self._adopted, self._own = weakref.WeakSet(), weakref.WeakSet()
+
+    def succeed(self, other: RequestsPool) -> None:
+        """Take over from the driver of a session whose settings are replaced: its adapters with their open
+        connections, and its counts."""
+        adopted, own = other._all(other._adopted), other._all(other._own)
+        pools, connections = other._all(other.pools), other._all(other.connections)
+        other.release()
+        for adapter in adopted:
+            (self.own if adapter in own else self.adopt)(adapter)
+        for pool in pools:
+            _drive_again(pool, self)
+        for connection in connections:
+            self.know(self.connections, connection)
+        for mine, theirs in zip(self._counters(), other._counters(), strict=True):
+            for _ in range(theirs.value):
+                mine.add()
+
+    def _counters(self) -> tuple[Counter, Counter, Counter]:
+        return self._opened, self._stale, self._other
+
     def _drive(self, manager: PoolManager) -> None:
         if manager.pool_classes_by_scheme is not pool_classes_by_scheme:
             return  # SOCKS, or somebody's own: their classes connect in their own way
-        classes: dict[str, Any] = {"http": partial(_DrivenPool, self), "https": partial(_DrivenHTTPSPool, self)}
-        manager.pool_classes_by_scheme = classes
+        manager.pool_classes_by_scheme = _DrivenClasses(
+            http=partial(_DrivenPool, self), https=partial(_DrivenHTTPSPool, self)
+        )
 
     def _size(self, adapter: BaseAdapter) -> None:
         assert self._settings is not None
@@ -216,24 +287,34 @@ class RequestsPool:
         from urllib3.connection import HTTPConnection
 
         keywords = adapter.poolmanager.connection_pool_kw
+        if SIZES not in adapter.__dict__:
+            setattr(adapter, SIZES, (dict(keywords), adapter._pool_maxsize, adapter.poolmanager.pools._maxsize))
         keywords["maxsize"] = self._settings.max_idle
         keywords["socket_options"] = [*HTTPConnection.default_socket_options, *self._settings.socket_options]
         adapter._pool_maxsize = self._settings.max_idle
         adapter.poolmanager.pools._maxsize = ORIGINS_KEPT
+
+    def _size_natively(self, adapter: HTTPAdapter) -> None:
+        sizes = adapter.__dict__.pop(SIZES, None)
+        if sizes is not None:
+            keywords = adapter.poolmanager.connection_pool_kw
+            keywords.clear()
+            native, adapter._pool_maxsize, adapter.poolmanager.pools._maxsize = sizes
+            keywords.update(native)
 
     def checked_out(self, origin: str, connection: Any) -> None:
         """urllib3 hands a connection out: new, idle and usable, or idle and found closed (then without socket)."""
         life: _Life | None = connection.__dict__.get(LIFE)
         if life is None:
             life = connection.__dict__[LIFE] = _Life()
-            self.connections.add(connection)
+            self.know(self.connections, connection)
         since, life.idle_since, life.reused_after = life.idle_since, None, None
         if since is None or life.born is None:
             return
         now = _now()
         idle = now - since
         if not connection.sock:
-            self._stale += 1
+            self._stale.add()
             life.born = None
             if self._policy is not None:
                 self._policy.died(origin, idle)
@@ -243,7 +324,7 @@ class RequestsPool:
             and self._policy.discard_reason(origin, idle=idle, age=now - life.born, requests=life.requests)
         )
         if reason:
-            self._other += 1
+            self._other.add()
             life.born = None
             connection.close()
         else:
@@ -261,7 +342,7 @@ class RequestsPool:
     def opened_elsewhere(self, pool: Any, connection: Any) -> None:
         """A connection that was opened to see which protocol the server chooses, which was HTTP/1.1."""
         self.checked_out("", connection)
-        self._opened += 1
+        self._opened.add()
         _life_of(connection).born = _now()
         if isinstance(pool, _DrivenPool):
             pool._netkit_unused.append((_now(), connection))
@@ -289,7 +370,7 @@ class RequestsPool:
                 connection.timeout = None
         if unlimited and connection.sock:
             connection.sock.settimeout(None)
-        self._opened += 1
+        self._opened.add()
         life = _life_of(connection)
         life.born, life.requests = _now(), 0
 
@@ -309,15 +390,15 @@ class RequestsPool:
                 self._policy.keep_alive_hint(origin, seconds)
 
     def counts(self) -> PoolCounts:
-        idle = sum(len(pool.idle_connections()) for pool in list(self.pools))
-        alive = sum(1 for connection in list(self.connections) if connection.sock)
+        idle = sum(len(pool.idle_connections()) for pool in self._all(self.pools))
+        alive = sum(1 for connection in self._all(self.connections) if connection.sock)
         return PoolCounts(
             open=alive,
             idle=idle,
             in_use=max(0, alive - idle),
-            opened_total=self._opened,
-            discarded_stale=self._stale,
-            discarded_other=self._other,
+            opened_total=self._opened.value,
+            discarded_stale=self._stale.value,
+            discarded_other=self._other.value,
         )
 
     def sweep(self) -> int:
@@ -333,11 +414,11 @@ class RequestsPool:
             )
             if reason and self._close_idle(pool, connection):
                 closed += 1
-        self._other += closed
+                self._other.add()
         return closed
 
     def _idle(self) -> Iterator[tuple[_DrivenPool, Any, _Life]]:
-        for pool in list(self.pools):
+        for pool in self._all(self.pools):
             for connection in pool.idle_connections():
                 yield pool, connection, _life_of(connection)
 
@@ -366,6 +447,10 @@ class RequestsPool:
 
     def __repr__(self) -> str:
         return f"<RequestsPool {self.counts()}>"
+
+
+class _DrivenClasses(dict[str, Any]):
+    """A manager's classes by scheme, while it is driven."""
 
 
 class _ProxyManagers(dict[str, Any]):

@@ -110,13 +110,26 @@ class Session(Base):
         self._netkit_settings = (plugins, config)
         self._netkit_start()
 
-    def _netkit_start(self) -> Wiring:
+    def _netkit_start(self, before: Wiring | None = None) -> Wiring:
         plugins, config = self._netkit_settings
         wiring = _wire(self, plugins, config, lambda url: self.get_adapter(url))
-        for adapter in self.__dict__.get("adapters", {}).values():
-            wiring.pool.own(adapter)
+        if before is not None:
+            wiring.succeed(before)
+        else:
+            for adapter in self.__dict__.get("adapters", {}).values():
+                wiring.pool.own(adapter)
         self.__dict__["_netkit_wired"] = wiring
         return wiring
+
+    def _netkit_restart(self, settings: tuple[Any, Any]) -> None:
+        """Go on with other settings: connections and counts are kept, layers are made anew."""
+        before, old = self._netkit_settings, self._netkit_wiring
+        self._netkit_settings = settings
+        try:
+            self._netkit_start(old)
+        except BaseException:
+            self._netkit_settings = before
+            raise
 
     @property
     def _netkit_wiring(self) -> Wiring:
@@ -240,16 +253,30 @@ def attach(
     settings = (plugins, config)
     if isinstance(session, Session):
         if session._netkit_settings != settings:
-            session._netkit_settings = settings
-            session._netkit_start()
+            session._netkit_restart(settings)
         return session
     present = session.__dict__.get("get_adapter")
     if isinstance(present, _AttachedGetAdapter):
         if present.settings == settings:
             return session
-        detach(session)
-    session.get_adapter = _AttachedGetAdapter(session, settings)  # type: ignore[method-assign]
+        _put_back(session, present)
+    try:
+        attached = _AttachedGetAdapter(session, settings)
+    except BaseException:
+        if isinstance(present, _AttachedGetAdapter):
+            session.get_adapter = present  # type: ignore[method-assign] # as it was: the new settings are wrong
+        raise
+    if isinstance(present, _AttachedGetAdapter):
+        attached.wiring.succeed(present.wiring)
+    session.get_adapter = attached  # type: ignore[method-assign]
     return session
+
+
+def _put_back(session: Base, attached: _AttachedGetAdapter) -> None:
+    if attached.previous is None:
+        del session.get_adapter
+    else:
+        session.get_adapter = attached.previous  # type: ignore[method-assign]
 
 
 def detach(session: Base) -> None:
@@ -259,10 +286,8 @@ def detach(session: Base) -> None:
         if isinstance(session, Session):
             raise TypeError("a netkit.Session cannot be detached: use requests.Session instead")
         return
-    if present.previous is None:
-        del session.get_adapter
-    else:
-        session.get_adapter = present.previous  # type: ignore[method-assign]
+    _put_back(session, present)
+    present.wiring.pool.release()
     present.wiring.edge.close()
 
 

@@ -45,6 +45,11 @@ class Wiring:
         self.chained: dict[int, ChainedAdapter] = {}
         """By the adapter's id, which stays its own as long as the chained one holds it."""
 
+    def succeed(self, other: Wiring) -> None:
+        """Take the place of `other`, which is not used any more."""
+        self.pool.succeed(other.pool)
+        other.edge.close()
+
 
 class ChainedAdapter(BaseAdapter):
     """Stands for `adapter` in one session; everything but `send` is the adapter's own."""

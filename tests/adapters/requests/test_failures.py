@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import array
 import errno
 import gc
 import io
@@ -19,6 +20,8 @@ import requests
 from netkit_adapters.requests import CircuitOpen, PoolTimeout
 from netkit_adapters.requests.errors import _causes, classify, to_native
 from requests import exceptions as native
+from urllib3.connection import HTTPConnection
+from urllib3.exceptions import NewConnectionError
 
 import netkit
 from netkit.errors import FailureKind, TransportError, Verdict
@@ -401,3 +404,36 @@ def test_an_interrupt_leaves_nothing_behind(gpu: MockGPU, monkeypatch: pytest.Mo
         assert netkit.stats(session).requests.attempts == 1
         assert netkit.stats(session).pool.in_use == 0
         assert session.get(f"{gpu.url}/echo").ok
+
+
+@pytest.mark.parametrize("chunk", [5, object(), ["list of str"]])
+@pytest.mark.parametrize("protocol", ["1.1", "auto"])
+def test_a_chunk_that_is_neither_bytes_nor_text_is_a_type_error(protocol: str, chunk: Any) -> None:
+    with MockGPU(http=protocol, launch_ms=0) as secure, netkit.Session(plugins=PLAIN) as session:
+        session.trust_env = False
+        session.verify = secure.ca_file or True
+        with pytest.raises(TypeError):
+            session.post(f"{secure.url}/echo", data=iter([b"first", chunk, b"last"]))
+        fine = iter([b"fine", b"", None, "\u00fc", array.array("b", b"!")])
+        assert session.post(f"{secure.url}/echo", data=fine).json()["body"] == "fine\u00fc!"
+        assert all(request.body in (b"first", b"", "fine\u00fc!".encode()) for request in secure.log.requests)
+
+
+@pytest.mark.parametrize("failures", [1, 2])
+def test_a_one_shot_body_is_sent_whole_after_connects_that_failed(
+    gpu: MockGPU, http: str, failures: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connect, refused = HTTPConnection.connect, []
+
+    def flaky(connection: Any) -> None:
+        if len(refused) < failures:
+            refused.append(connection)
+            raise NewConnectionError(connection, "refused")
+        connect(connection)
+
+    monkeypatch.setattr(HTTPConnection, "connect", flaky)
+    with netkit.Session(plugins={"retry": {"backoff_initial": 0.001}}) as session:
+        session.trust_env = False
+        assert session.post(f"{gpu.url}/echo", data=iter([b"one", b"two"])).json()["body"] == "onetwo"
+        assert netkit.stats(session).requests.attempts == failures + 1
+    assert [request.body for request in gpu.log.requests] == [b"onetwo"]
