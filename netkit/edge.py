@@ -126,6 +126,9 @@ class Edge:
         self._lock = threading.RLock()
         fork.register(self)
         self._has_routes = bool(self.config.routes)
+        self.spans_hops = self._has_routes
+        """Whether a layer may want to know which hops (redirects, legs of authentication) make up one call; an
+        adapter that has to do something for that does it only then."""
         self.config.check(self._registry)
         plan = self.config.plan(self._registry)
         self._bare = not plan.steps and not self._has_routes
@@ -292,6 +295,7 @@ class Edge:
                 self._observed.add(registration.name)
                 for observer in self._registry.observers(registration.name):
                     self.emit.add(partial(_observe, observer))
+            self.spans_hops = self.spans_hops or getattr(layer, "spans_hops", False)
             self._instances[key] = layer
         return layer
 

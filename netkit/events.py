@@ -103,7 +103,8 @@ class RetryScheduled(Event, frozen=True, kw_only=True):
 
 
 class RetryDenied(Event, frozen=True, kw_only=True):
-    """A retry was due by policy but is not sent; `reason` is "budget", "body", "retry-after" or "unsafe"."""
+    """A retry was due by policy but is not sent; `reason` is "budget", "body", "retry-after",
+    "deadline" or "unsafe"."""
 
     origin: str
     attempt: int

@@ -19,18 +19,20 @@ from __future__ import annotations
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterable, Callable, Iterable, Mapping
-from typing import Any, ClassVar, Final, TypeAlias
+from typing import Any, ClassVar, Final, Protocol, TypeAlias
 
 import msgspec
 
-from netkit.errors import BodyClosed
+from netkit.errors import BodyClosed, TransportError
 from netkit.headers import Headers
 
 __all__ = [
     "NO_BODY",
+    "OF_ONE_CALL",
     "Body",
     "BytesResponseBody",
     "Headers",
+    "Pace",
     "Request",
     "Response",
     "ResponseBody",
@@ -114,6 +116,9 @@ class Body:
 
 NO_BODY: Final = Body.of(b"")
 
+OF_ONE_CALL: Final = frozenset({"call", "deadline", "hops"})
+"""Keys of a request's extensions that mean its caller's own call: not for what is sent on behalf of several."""
+
 
 class _Fields:
     """A request's fields while it is made: plain attributes, since guarded ones cost ten times as much to set."""
@@ -189,7 +194,7 @@ class Request(_Fields):
         """
         request = self
         if not keep_call:
-            request = self.replace(extensions={k: v for k, v in self.extensions.items() if k != "call"})
+            request = self.replace(extensions={k: v for k, v in self.extensions.items() if k not in OF_ONE_CALL})
         detach: Callable[[Request, bool], Request] | None = getattr(self.native, "detach", None)
         return request if detach is None else detach(request, keep_call)
 
@@ -221,19 +226,37 @@ class Request(_Fields):
         return f"<Request {self.method} {scheme}://{host.rpartition('@')[2]}{slash}{path}>"
 
 
+class Pace(Protocol):
+    """How long a body may keep its reader waiting. Asked by adapters before each wait and after each time-out."""
+
+    read: float | None
+    """The call's own limit of silence in seconds, None where it has none. `left` takes it into account."""
+
+    def left(self) -> float:
+        """Seconds that the wait beginning now may last; infinite without a limit, 0 or less when time is up."""
+        ...
+
+    def failure(self) -> TransportError | None:
+        """What to end the body with, now that a wait has lasted for that long or no time is left; None where it is
+        the call's own limit, whose error is the stack's."""
+        ...
+
+
 class ResponseBody(ABC):
     """The body side of a response, implemented by adapters; keeps the observers and the one end of its life.
 
     Observers run in the order in which they were added: innermost layer first.
     """
 
-    __slots__ = ("_on_chunk", "_on_end", "_on_release", "ended", "error", "released")
+    __slots__ = ("_on_chunk", "_on_end", "_on_release", "ended", "error", "pace", "released")
 
     decoded: ClassVar[bool] = False
     """Whether `read()` gives what Content-Encoding (gzip) stood for, as requests and aiohttp do, and not the body as
     it came. `response.extensions["encoded"]` overrules it."""
 
     def __init__(self) -> None:
+        self.pace: Pace | None = None
+        """Set by `limit`."""
         self._on_chunk: list[OnChunk] = []
         self._on_end: list[OnEnd] = []
         self._on_release: list[Callable[[], None]] = []
@@ -264,6 +287,12 @@ class ResponseBody(ABC):
             callback()
         else:
             self._on_release.append(callback)
+            self._observed()
+
+    def limit(self, pace: Pace) -> None:
+        """Have `pace` bound each wait for a piece of the body, in place of the call's own limits."""
+        if not self.ended:
+            self.pace = pace
             self._observed()
 
     def _observed(self) -> None:

@@ -51,6 +51,7 @@ DEFAULT_PLUGINS: Final[dict[str, str]] = {
     "breaker": "netkit_plugins.breaker",
     "telemetry": "netkit_plugins.telemetry",
     "cache": "netkit_plugins.cache",
+    "deadline": "netkit_plugins.deadline",
 }
 """Built-in plugins: name → module."""
 

@@ -37,6 +37,7 @@ from netkit.http2.pool import Pool
 from netkit.http2.protocol import Header
 from netkit.http2.reactor import EngineStats, Reactor
 from netkit.http2.upload import HIGH, Fed
+from netkit.runtime import time_left
 
 __all__ = ["Portal", "SyncEngine", "SyncExchange", "portal"]
 
@@ -207,7 +208,7 @@ class SyncExchange(Stream):
     def _sleep(self, timeout: float | None) -> bool:
         """Sleep until the next wake-up; False when `timeout` seconds passed first. Ctrl-C leaves the exchange."""
         try:
-            return self._lock.acquire(True, -1 if timeout is None else timeout)
+            return self._lock.acquire(True, -1 if timeout is None else max(0.0, timeout))
         except BaseException:
             self.close()
             raise
@@ -223,7 +224,14 @@ class SyncExchange(Stream):
                 self._asleep = False
                 self.upload()
                 continue
-            self._sleep(None)
+            if not self._sleep(time_left()) and not self._answered():
+                self._give_up()
+
+    def _give_up(self) -> None:
+        """The time limit around this thread has come."""
+        self._asleep = False
+        self.close()
+        raise TransportError("no answer in time", kind=FailureKind.READ_TIMEOUT, verdict=Verdict.AMBIGUOUS)
 
     def _answered(self) -> bool:
         return bool(self.status) or self.ended
@@ -286,7 +294,8 @@ class SyncExchange(Stream):
             if self._room or not self._wants_body() or self._generation:
                 self._asleep = False
                 break
-            self._sleep(None)
+            if not self._sleep(time_left()) and not self._room:
+                self._give_up()
         self._room = False
 
     # --- the answer

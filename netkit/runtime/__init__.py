@@ -12,6 +12,6 @@ from __future__ import annotations
 from netkit.runtime._asyncio import Asyncio
 from netkit.runtime._protocol import Event, Runtime, Spawned
 from netkit.runtime._scripted import Scripted, ScriptedTask
-from netkit.runtime._threads import Threads
+from netkit.runtime._threads import Threads, time_left
 
-__all__ = ["Asyncio", "Event", "Runtime", "Scripted", "ScriptedTask", "Spawned", "Threads"]
+__all__ = ["Asyncio", "Event", "Runtime", "Scripted", "ScriptedTask", "Spawned", "Threads", "time_left"]

@@ -15,6 +15,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Coroutine
+from contextlib import AbstractAsyncContextManager
 from typing import Any, TypeVar
 
 __all__ = ["Asyncio"]
@@ -129,6 +130,11 @@ class Asyncio:
 
     def undisturbed(self) -> bool:
         return False
+
+    def timeout(self, seconds: float) -> AbstractAsyncContextManager[Any]:
+        if asyncio._get_running_loop() is None:
+            return _trio().timeout(seconds)  # type: ignore[no-any-return]
+        return asyncio.timeout(seconds)
 
     async def offload(self, function: Callable[..., T], *args: Any) -> T:
         loop = asyncio._get_running_loop()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
+from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol, TypeVar
 
 __all__ = ["Event", "Runtime", "Spawned"]
@@ -51,6 +52,14 @@ class Runtime(Protocol):
         ...
 
     def event(self) -> Event: ...
+
+    def timeout(self, seconds: float) -> AbstractAsyncContextManager[Any]:
+        """`async with runtime.timeout(2.0):` ends with TimeoutError when what is inside takes longer.
+
+        In a loop whatever is awaited is cancelled. In threads waits through the runtime end, and waits for HTTP/2;
+        blocking sockets do not, they need limits of their own.
+        """
+        ...
 
     def place(self) -> object:
         """Where the present caller waits: its event loop, or one object for all threads. Callers in equal places can

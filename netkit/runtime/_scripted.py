@@ -66,6 +66,7 @@ class ScriptedTask:
         self._cancel = False
         self._cancel_at = cancel_at
         self._outcome: tuple[Any, BaseException | None] | None = None
+        self._expired: list[_Limit] = []
         self.name = name
         self.steps = 0
         self.wake()
@@ -90,6 +91,12 @@ class ScriptedTask:
             raise error
         return value
 
+    def expire(self, limit: _Limit) -> None:
+        """The time limit around its present wait has come."""
+        if self._outcome is None:
+            self._expired.append(limit)
+            self.wake()
+
     def cancel(self) -> None:
         """Raise CancelledError inside it at its present wait (or before its first step)."""
         if self._outcome is None:
@@ -107,8 +114,12 @@ class ScriptedTask:
         self._queued = False
         if self._outcome is not None:
             return
+        self._runtime.stepping = self
         try:
-            if self._cancel or self._cancel_at == self.steps:
+            if self._expired:
+                self._expired.pop(0).fired = True
+                pause = self._coroutine.throw(asyncio.CancelledError())
+            elif self._cancel or self._cancel_at == self.steps:
                 self._cancel, self._cancel_at = False, None
                 pause = self._coroutine.throw(asyncio.CancelledError())
             else:
@@ -165,6 +176,25 @@ class _ScriptedEvent:
         return self._set
 
 
+class _Limit:
+    """A time limit around what one task does."""
+
+    def __init__(self, runtime: Scripted, seconds: float) -> None:
+        self._runtime = runtime
+        self._seconds = seconds
+        self.fired = False
+
+    async def __aenter__(self) -> None:
+        task = self._runtime.stepping
+        assert task is not None
+        self._timer = self._runtime.timer(self._seconds, lambda: task.expire(self))
+
+    async def __aexit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
+        self._timer.cancelled = True
+        if self.fired and isinstance(error, asyncio.CancelledError):
+            raise TimeoutError from error
+
+
 class _Timer:
     __slots__ = ("callback", "cancelled")
 
@@ -183,6 +213,8 @@ class Scripted:
         self._timers: list[tuple[float, int, _Timer]] = []
         self._order = itertools.count()
         self.ready: deque[ScriptedTask] = deque()
+        self.stepping: ScriptedTask | None = None
+        """The task that runs now, or ran last."""
         self.tasks: list[ScriptedTask] = []
 
     def now(self) -> float:
@@ -210,6 +242,9 @@ class Scripted:
             await pause
         finally:
             timer.cancelled = True
+
+    def timeout(self, seconds: float) -> _Limit:
+        return _Limit(self, seconds)
 
     def event(self) -> _ScriptedEvent:
         return _ScriptedEvent(self)

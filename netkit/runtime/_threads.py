@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from netkit.flow import run_sync
 
-__all__ = ["Threads"]
+__all__ = ["Threads", "time_left"]
 
 T = TypeVar("T")
 log = logging.getLogger("netkit")
@@ -20,7 +20,40 @@ class _Cancelled(BaseException):
     """Ends spawned work at its next wait, as CancelledError does in a loop."""
 
 
+class _Expired(BaseException):
+    """Ends a wait whose time limit has come; what cancellation is in a loop."""
+
+    def __init__(self, until: float) -> None:
+        self.until = until
+
+
 _current = threading.local()
+
+
+def time_left() -> float | None:
+    """Seconds that the innermost `timeout` around this thread leaves it; None without one."""
+    until: float | None = getattr(_current, "until", None)
+    return None if until is None else until - time.monotonic()
+
+
+class _Limit:
+    """`async with` for code that a thread steps through."""
+
+    __slots__ = ("_outer", "_seconds", "_until")
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+
+    async def __aenter__(self) -> None:
+        self._outer: float | None = getattr(_current, "until", None)
+        until = time.monotonic() + self._seconds
+        self._until = until if self._outer is None else min(until, self._outer)
+        _current.until = self._until
+
+    async def __aexit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
+        _current.until = self._outer
+        if isinstance(error, _Expired) and error.until == self._until != self._outer:
+            raise TimeoutError from None
 
 
 class _ThreadEvent:
@@ -45,7 +78,15 @@ class _ThreadEvent:
         job: _Job | None = getattr(_current, "job", None)
         if job is not None:
             return job.wait_for(self, timeout)
-        return self.block(timeout)
+        until: float | None = getattr(_current, "until", None)
+        if until is None:
+            return self.block(timeout)
+        left = until - time.monotonic()
+        if timeout is not None and timeout < left:
+            return self.block(timeout)
+        if not self.block(left):
+            raise _Expired(until)
+        return True
 
     def block(self, timeout: float | None, job: _Job | None = None) -> bool:
         """Wait in this thread; a `job` that is cancelled wakes early."""
@@ -143,11 +184,19 @@ class Threads:
         job: _Job | None = getattr(_current, "job", None)
         if job is not None:
             job.wait_for(_ThreadEvent(), max(0.0, seconds))
-        else:
+            return
+        until: float | None = getattr(_current, "until", None)
+        if until is None or seconds < (left := until - time.monotonic()):
             time.sleep(max(0.0, seconds))
+            return
+        time.sleep(max(0.0, left))
+        raise _Expired(until)
 
     def event(self) -> _ThreadEvent:
         return _ThreadEvent()
+
+    def timeout(self, seconds: float) -> _Limit:
+        return _Limit(seconds)
 
     def place(self) -> object:
         return self

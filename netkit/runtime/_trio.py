@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
 import trio
@@ -16,6 +17,14 @@ log = logging.getLogger("netkit")
 
 async def sleep(seconds: float) -> None:
     await trio.sleep(max(0.0, seconds))
+
+
+@asynccontextmanager
+async def timeout(seconds: float) -> AsyncIterator[None]:
+    with trio.move_on_after(max(0.0, seconds)) as scope:
+        yield
+    if scope.cancelled_caught:
+        raise TimeoutError
 
 
 class _TrioEvent:

@@ -17,6 +17,8 @@ OPTIONS: Final[dict[str, dict[str, Any]]] = {
     # Fewer slots than some rules have callers: they queue, and wait longer than the default second for their turn.
     # Everything that can be told, to a logger that nobody reads and to OpenTelemetry's stand-ins.
     "telemetry": {"otel": True, "log": "logging", "prometheus": True},
+    # Limits that no rule reaches: what they put around calls and bodies is there all the same.
+    "deadline": {"total": 60.0, "first_byte": 50.0, "between_events": 40.0},
     "pool": {"max_connections": 8, "acquire_timeout": 10.0},
 }
 

@@ -13,6 +13,7 @@ Rules of this file:
 from __future__ import annotations
 
 import asyncio
+import math
 import weakref
 from contextlib import suppress
 from types import TracebackType
@@ -26,10 +27,12 @@ from aiohttp.streams import EMPTY_PAYLOAD, StreamReader
 
 from netkit.errors import BodyClosed
 from netkit.messages import ResponseBody
-from netkit_adapters.aiohttp.errors import classify
+from netkit_adapters.aiohttp.errors import classify, to_native
 
 if TYPE_CHECKING:
     from aiohttp import ClientResponse
+
+    from netkit.messages import Pace
 
 __all__ = ["CLOSED", "NativeBody", "ObservedStreamReader", "OpaqueBody", "filled_reader", "tell"]
 
@@ -87,7 +90,7 @@ def filled_reader(content: bytes, loop: asyncio.AbstractEventLoop) -> StreamRead
 class NativeBody(ResponseBody, BaseTimerContext):
     """The body of an `aiohttp.ClientResponse`; takes the place of its stream's timer, and still does its work."""
 
-    __slots__ = ("_kept", "_response", "_timer")
+    __slots__ = ("_alarm", "_kept", "_response", "_timer")
 
     decoded = True
 
@@ -134,17 +137,52 @@ class NativeBody(ResponseBody, BaseTimerContext):
             raise
 
     def __enter__(self) -> Self:
+        if self.pace is not None:
+            self._alarm = self._wait_by(self.pace)
         self._timer.__enter__()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> bool | None:
+        if self.pace is not None and self._alarm is not None:
+            self._alarm.cancel()
         try:
             return self._timer.__exit__(kind, error, traceback)
         except TimeoutError as timeout:
             self.end(timeout)
             raise
+
+    def limit(self, pace: Pace) -> None:
+        super().limit(pace)
+        native: ClientResponse | None = self._response()
+        connection = None if native is None else native._connection
+        protocol: Any = None if connection is None else connection.protocol
+        if self.pace is not None and protocol is not None:
+            # Shortened for the head, perhaps.
+            protocol.read_timeout = pace.read
+
+    def _wait_by(self, pace: Pace) -> asyncio.TimerHandle | None:
+        """A reader begins to wait: the timer that ends its wait. Raises where no time is left."""
+        left = pace.left()
+        native: ClientResponse | None = self._response()
+        if native is None or left == math.inf:
+            return None
+        if left <= 0:
+            failure = pace.failure()
+            if failure is not None:
+                late = to_native(failure)
+                native.content.set_exception(late)
+                native.close()
+                raise late
+        return native._loop.call_later(left, self._late)
+
+    def _late(self) -> None:
+        native: ClientResponse | None = self._response()
+        failure = None if self.pace is None else self.pace.failure()
+        if native is not None and failure is not None and not native.content.is_eof():
+            native.content.set_exception(to_native(failure))
+            native.close()
 
     async def read(self) -> bytes:
         if self._kept is not None:

@@ -69,6 +69,7 @@ class Exchange:
     timer: BaseTimerContext | None = None
     """The caller's own clock, once its request was detached from it."""
     _loaded: Headers | None = None
+    _hops: dict[str, Any] | None = None
     begun = 0
     """The id of the request as it was made, which lives as long as its call; 0 for one that belongs to no call."""
     call: Call
@@ -113,7 +114,15 @@ class Exchange:
         request.__class__ = Request
         self.begun = id(request)
         self.call = extensions["call"] = self.edge.begin(request)
+        extensions["hops"] = self.hops
         return request
+
+    def hops(self) -> dict[str, Any]:
+        """See `netkit.hops`. A call over which layers keep something has a `Hop` of its own."""
+        kept = self.hop.kept
+        if kept is None:
+            kept = self._hops = {} if self._hops is None else self._hops
+        return kept
 
     def detach(self, request: Request, keep_call: bool) -> Request:
         """See `Request.detach`."""

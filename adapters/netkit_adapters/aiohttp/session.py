@@ -87,8 +87,8 @@ def _chained(session: Base, wiring: _Wiring, arguments: dict[str, Any]) -> dict[
     if Base._request is not _original_request:
         return arguments
     given = arguments.get("middlewares")
-    hop = wiring.hop
-    if not arguments.keys().isdisjoint(_OWN_LIMITS):
+    hop, spans = wiring.hop, wiring.edge.spans_hops
+    if spans or not arguments.keys().isdisjoint(_OWN_LIMITS):
         timeout = arguments.get("timeout", sentinel)
         if timeout is sentinel:
             timeout = None
@@ -101,6 +101,8 @@ def _chained(session: Base, wiring: _Wiring, arguments: dict[str, Any]) -> dict[
             read_bufsize=arguments.get("read_bufsize"),
             http2=arguments.keys().isdisjoint(_HTTP1_LIMITS),
         )
+        if spans:
+            hop.kept = {}
     elif given is None and session._middlewares is wiring.only:
         return arguments
     middlewares = session._middlewares if given is None else given
@@ -167,7 +169,8 @@ with warnings.catch_warnings():
         def _request(self, method: str, str_or_url: Any, **kwargs: Any) -> Coroutine[Any, Any, ClientResponse]:
             session = self if self._loop is asyncio._get_running_loop() else self._netkit_here()
             wiring = self._netkit_wiring
-            if self._middlewares is not wiring.only or "middlewares" in kwargs or not _OWN_LIMITS.isdisjoint(kwargs):
+            own = "middlewares" in kwargs or not _OWN_LIMITS.isdisjoint(kwargs)
+            if own or self._middlewares is not wiring.only or wiring.edge.spans_hops:
                 kwargs = _chained(self, wiring, kwargs)
             return Base._request(session, method, str_or_url, **kwargs)
 

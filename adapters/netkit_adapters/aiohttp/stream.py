@@ -10,6 +10,7 @@ Rules of this file:
 
 from __future__ import annotations
 
+import math
 import weakref
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,13 +21,14 @@ from aiohttp.helpers import set_exception
 from aiohttp.http_parser import DeflateBuffer
 from aiohttp.streams import StreamReader
 
-from netkit.errors import BodyClosed
+from netkit.errors import BodyClosed, FailureKind, TransportError
 from netkit.messages import ResponseBody
 from netkit_adapters.aiohttp.body import CLOSED, NativeBody
-from netkit_adapters.aiohttp.errors import body_failure
+from netkit_adapters.aiohttp.errors import body_failure, to_native
 
 if TYPE_CHECKING:
     from netkit.http2 import Exchange
+    from netkit.messages import Pace
 
 __all__ = ["ExchangeReader", "StreamBody", "StreamConnection"]
 
@@ -129,7 +131,15 @@ class ExchangeReader(StreamReader):
             if self._exception is not None:
                 raise self._exception
             return
-        exchange = self._exchange
+        exchange, pace = self._exchange, self._told.pace
+        if pace is not None:
+            left = pace.left()
+            if left <= 0:
+                exchange.close()
+                late = self._failure(TransportError("no time is left", kind=FailureKind.READ_TIMEOUT))
+                self.set_exception(late)
+                raise late
+            exchange.request.read_timeout = None if left == math.inf else left
         waiter = self._waiter = exchange.waiter = self._loop.create_future()
         exchange.waiting = True
         if exchange.connection is not None:
@@ -200,7 +210,7 @@ class ExchangeReader(StreamReader):
         error = self._exchange.error
         if error is not None:
             if not self._buffer:
-                set_exception(self, body_failure(error), error)
+                set_exception(self, self._failure(error), error)
             return
         if self._decoder is not None:
             try:
@@ -210,6 +220,15 @@ class ExchangeReader(StreamReader):
             return
         self.feed_eof()
 
+    def _failure(self, error: BaseException) -> BaseException:
+        """What its reader gets to see for a failure of the exchange."""
+        pace = self._told.pace
+        if pace is not None and isinstance(error, TransportError) and error.kind is FailureKind.READ_TIMEOUT:
+            late = pace.failure()
+            if late is not None:
+                return to_native(late)
+        return body_failure(error)
+
     def arrived(self, error: BaseException | None) -> None:
         """The exchange has ended; the engine tells."""
         self._told.release()
@@ -218,7 +237,7 @@ class ExchangeReader(StreamReader):
                 self.set_exception(aiohttp.ClientConnectionError("Connection closed"))
         elif error is not None:
             if not self._exchange.chunks and not self._buffer and not self._more:
-                set_exception(self, body_failure(error), error)
+                set_exception(self, self._failure(error), error)
         elif self._exchange.chunks or self._more or self._decoder is not None:
             # The connection is free, whether or not anyone reads what it brought.
             callbacks, self._eof_callbacks = self._eof_callbacks, []
@@ -290,6 +309,10 @@ class StreamBody(NativeBody):
     __slots__ = ()
 
     reader = ExchangeReader
+
+    def limit(self, pace: Pace) -> None:
+        # The reader asks it before each wait.
+        ResponseBody.limit(self, pace)
 
     def __init__(self, native: ClientResponse) -> None:
         ResponseBody.__init__(self)

@@ -10,7 +10,7 @@ Rules of this file:
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from aiohttp import ClientRequest, ClientResponse, hdrs
 from aiohttp.client import DEFAULT_TIMEOUT
@@ -38,7 +38,7 @@ class Hop:
     `timeout`, `auto_decompress` and `read_bufsize` are the call's own, None where the session's apply.
     """
 
-    __slots__ = ("_limits", "_timeout", "auto_decompress", "edge", "http2", "read_bufsize", "timeout")
+    __slots__ = ("_limits", "_timeout", "auto_decompress", "edge", "http2", "kept", "read_bufsize", "timeout")
 
     def __init__(
         self,
@@ -54,6 +54,8 @@ class Hop:
         self.auto_decompress = auto_decompress
         self.read_bufsize = read_bufsize
         self.http2 = http2
+        self.kept: dict[str, Any] | None = None
+        """What layers keep over the hops of one call: only where this object serves a single call."""
         self._limits: ClientTimeout = timeout or DEFAULT_TIMEOUT
         self._timeout = timeout_of(self._limits)
 

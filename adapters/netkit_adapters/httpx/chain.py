@@ -125,6 +125,7 @@ class Wiring:
             body = ReadBody(())
         else:
             body = native.stream = self.observed(stream, native.headers, self)
+            body._network = native.extensions.get("network_stream")
         version = native.extensions.get("http_version", b"HTTP/1.1").decode("ascii", "replace")
         return Response(
             native.status_code,
@@ -285,6 +286,7 @@ def _made(exchange: Exchange, neutral: Request, response: Response, content: byt
 
 def _observe(exchange: Exchange, neutral: Request, response: Response) -> None:
     call = exchange.call
+    exchange.answered(response.status)
     if response.body.ended and response.body.error is None:
         # A layer has read it: the caller's first byte is here.
         call.first_byte(b"-")

@@ -11,15 +11,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
+import threading
 from collections.abc import AsyncIterator, Iterator
 from typing import TYPE_CHECKING, Any
 
-from netkit.errors import TransportError
+from netkit.errors import FailureKind, TransportError, Verdict
+from netkit.messages import ResponseBody
 from netkit_adapters.httpx.failures import to_native
 from netkit_adapters.httpx.streams import AsyncBody, NativeBody, SyncBody
 
 if TYPE_CHECKING:
     from netkit.http2 import Exchange, SyncExchange
+    from netkit.messages import Pace
     from netkit_adapters.httpx.chain import Wiring
 
 __all__ = ["AsyncExchangeBody", "NetworkInfo", "SyncExchangeBody"]
@@ -29,8 +33,24 @@ def _fill(body: NativeBody, exchange: Any, headers: Any, wiring: Wiring) -> None
     # As the constructors of the base classes, all at once: every small request pays for this.
     body._on_chunk, body._on_end, body._on_release = [], [], []
     body.ended = body.released = body._closed = False
-    body.error = body._kept = None
+    body.error = body._kept = body.pace = None
+    body._network = None
     body._inner, body._headers, body._wiring, body._seen = exchange, headers, wiring, 0
+
+
+def _time_is_up() -> TransportError:
+    return TransportError("no time is left", kind=FailureKind.READ_TIMEOUT, verdict=Verdict.PROCESSED)
+
+
+def _paced(body: NativeBody, error: BaseException) -> BaseException:
+    """`error`, or what the body's pace makes of a time-out."""
+    if body.pace is None or not isinstance(error, TransportError) or error.kind is not FailureKind.READ_TIMEOUT:
+        return error
+    late = body.pace.failure()
+    if late is None:
+        return error
+    late.__cause__ = error
+    return late
 
 
 class _Whole:
@@ -78,7 +98,7 @@ class SyncExchangeBody(_Whole, SyncBody):
         if self._kept is not None:
             yield from self.kept()
             return
-        read = self._inner.read_chunk
+        read = self._inner.read_chunk if self.pace is None else self._next
         try:
             while data := read():
                 yield self.chunk(data)
@@ -86,8 +106,9 @@ class SyncExchangeBody(_Whole, SyncBody):
             raise
         except TransportError as error:
             self._closed = True
-            self.end(error)
-            raise to_native(self._wiring.stack, error) from (error.__cause__ or error)
+            failure: Any = _paced(self, error)
+            self.end(failure)
+            raise to_native(self._wiring.stack, failure) from (failure.__cause__ or failure)
         except BaseException as error:
             self.close_for(error)
             raise
@@ -99,15 +120,30 @@ class SyncExchangeBody(_Whole, SyncBody):
             return b"".join(self._kept)
         chunks = []
         try:
-            while data := self._inner.read_chunk():
+            while data := self._next():
                 chunks.append(self.chunk(data))
         except BaseException as error:
-            self.close_for(error)
+            failure = _paced(self, error)
+            self.close_for(failure)
+            if failure is not error:
+                raise failure from error
             raise
         content = self.keep(chunks)
         self._closed = True
         self.end()
         return content
+
+    def limit(self, pace: Pace) -> None:
+        ResponseBody.limit(self, pace)
+
+    def _next(self) -> bytes:
+        if self.pace is None:
+            return self._inner.read_chunk()  # type: ignore[no-any-return]
+        left = self.pace.left()
+        if left <= 0:
+            self._inner.close()
+            raise _time_is_up()
+        return self._inner.read_chunk(min(left, threading.TIMEOUT_MAX))  # type: ignore[no-any-return]
 
     def close_for(self, error: BaseException) -> None:
         self._closed = True
@@ -147,14 +183,16 @@ class AsyncExchangeBody(_Whole, AsyncBody):
                 while chunks:
                     yield self.chunk(chunks.popleft())
             else:
-                while data := await exchange.read_chunk():
+                read = exchange.read_chunk if self.pace is None else self._next
+                while data := await read():
                     yield self.chunk(data)
         except GeneratorExit:
             raise
         except TransportError as error:
             self._closed = True
-            self.end(error)
-            raise to_native(self._wiring.stack, error) from (error.__cause__ or error)
+            failure: Any = _paced(self, error)
+            self.end(failure)
+            raise to_native(self._wiring.stack, failure) from (failure.__cause__ or failure)
         except BaseException as error:
             self.close_for(error)
             raise
@@ -166,10 +204,13 @@ class AsyncExchangeBody(_Whole, AsyncBody):
             return b"".join(self._kept)
         chunks = []
         try:
-            while data := await self._inner.read_chunk():
+            while data := await self._next():
                 chunks.append(self.chunk(data))
         except BaseException as error:
-            self.close_for(error)
+            failure = _paced(self, error)
+            self.close_for(failure)
+            if failure is not error:
+                raise failure from error
             raise
         content = self.keep(chunks)
         self._closed = True
@@ -180,6 +221,18 @@ class AsyncExchangeBody(_Whole, AsyncBody):
         self._closed = True
         self._inner.close()
         self.end(error)
+
+    def limit(self, pace: Pace) -> None:
+        ResponseBody.limit(self, pace)
+
+    async def _next(self) -> bytes:
+        if self.pace is not None:
+            left = self.pace.left()
+            if left <= 0:
+                self._inner.close()
+                raise _time_is_up()
+            self._inner.request.read_timeout = None if left == math.inf else left
+        return await self._inner.read_chunk()  # type: ignore[no-any-return]
 
     async def _close(self) -> None:
         if not self._closed:

@@ -8,10 +8,12 @@ Rules of this file:
 
 from __future__ import annotations
 
+import time
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 from netkit.headers import Headers
+from netkit.hops import Hops
 from netkit.messages import Body, Request, Response, ResponseBody, Timeout
 from netkit_adapters.httpx.bodies import body_of, stream_of
 from netkit_adapters.httpx.channel import channel_of
@@ -24,6 +26,14 @@ if TYPE_CHECKING:
 __all__ = ["Exchange", "native_response", "response_headers"]
 
 _NO_TIMEOUT = Timeout()
+_HOPS = "netkit_hops"
+_SECOND_LEG = 1.0
+"""Seconds within which the second leg of an authentication follows the first."""
+
+
+def _is_second_leg(known: Hops) -> bool:
+    status, at = known.kept.get(_HOPS, (0, 0.0))
+    return status in (401, 407) and time.monotonic() - at < _SECOND_LEG
 
 
 class _Unfrozen(Request):
@@ -45,6 +55,7 @@ class Exchange:
     __slots__ = (
         "_before",
         "_headers",
+        "_hops",
         "attempted",
         "body",
         "call",
@@ -69,6 +80,7 @@ class Exchange:
         self.attempted = self.misdirected = False
         self.instead: tuple[Body, Body] | None = None
         self._headers: Headers | None = None
+        self._hops: Hops | None = None
         self.url = str(native.url)
         self.body = body_of(self.wiring.stack, native)
         self.timeout = _timeout(native.extensions.get("timeout"))
@@ -79,7 +91,23 @@ class Exchange:
         request.__class__ = Request
         self.call: Call = self.wiring.edge.begin(request)
         extensions["call"] = self.call
+        extensions["hops"] = self.hops
         return request
+
+    def hops(self) -> dict[str, Any]:
+        """See `netkit.hops`. Extensions go on to what follows from a request; a request that is answered 401 and sent
+        again at once is a second leg of authentication."""
+        if self._hops is None:
+            known = self.native.extensions.get(_HOPS)
+            if type(known) is not Hops or (known.began_with(self.native) and not _is_second_leg(known)):
+                known = self.native.extensions[_HOPS] = Hops(self.native)
+            self._hops = known
+        return self._hops.kept
+
+    def answered(self, status: int) -> None:
+        """Where something is kept over hops: how this one ended."""
+        if self._hops is not None:
+            self._hops.kept[_HOPS] = status, time.monotonic()
 
     def detach(self, request: Request, keep_call: bool) -> Request:
         """See `Request.detach`."""

@@ -11,11 +11,13 @@ Rules of this file:
 
 from __future__ import annotations
 
+import math
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
-from netkit.errors import BodyClosed
-from netkit.messages import OnChunk, OnEnd, ResponseBody
+from netkit.errors import BodyClosed, TransportError
+from netkit.messages import OnChunk, OnEnd, Pace, ResponseBody
+from netkit_adapters.httpx.failures import to_native
 from netkit_adapters.httpx.loops import current_loop
 
 if TYPE_CHECKING:
@@ -30,13 +32,14 @@ DRAIN_LIMIT: Final = 64 * 1024
 class NativeBody(ResponseBody):
     """What sync and async bodies share: the native stream, the headers that came with it, and its client's wiring."""
 
-    __slots__ = ("_closed", "_headers", "_inner", "_kept", "_seen", "_wiring")
+    __slots__ = ("_closed", "_headers", "_inner", "_kept", "_network", "_seen", "_wiring")
 
     def __init__(self, inner: Any, headers: Any, wiring: Wiring) -> None:
         # With what the base class sets: each level of constructors costs every request.
         self._on_chunk, self._on_end, self._on_release = [], [], []
         self.ended = self.released = False
-        self.error = None
+        self.error = self.pace = None
+        self._network: Any = None
         self._inner = inner
         self._headers = headers
         self._wiring = wiring
@@ -44,8 +47,48 @@ class NativeBody(ResponseBody):
         self._kept: list[bytes] | None = None
         self._seen = 0
 
+    def limit(self, pace: Pace) -> None:
+        super().limit(pace)
+        # httpcore decides on the limit of all waits for a body before the first: the stream below asks at each.
+        network = self._network
+        if self.pace is None or not self._is_alone():
+            return
+        read, asynchronous = network.read, self._wiring.asynchronous
+        late = self._wiring.stack.core.ReadTimeout
+
+        def paced(max_bytes: int, timeout: float | None = None) -> Any:
+            left = pace.left()
+            if left <= 0:
+                if asynchronous:
+                    return _fail(late("no time is left"))
+                raise late("no time is left")
+            return read(max_bytes, None if left == math.inf else left)
+
+        network.read = paced
+
+    def _is_alone(self) -> bool:
+        """Whether it has its connection for itself: not over httpcore's own HTTP/2, nor a mock's."""
+        connection = getattr(getattr(self._inner, "_httpcore_stream", None), "_stream", None)
+        kind = type(getattr(connection, "_connection", None)).__name__
+        return hasattr(self._network, "__dict__") and "11" in kind
+
+    def unlimit(self) -> None:
+        """The connection goes to others now."""
+        if self.pace is not None and self._network is not None:
+            getattr(self._network, "__dict__", {}).pop("read", None)
+
+    def late(self, error: BaseException) -> TransportError | None:
+        """What to end with instead of `error`, where that is a time-out by its pace."""
+        if self.pace is None or not isinstance(error, self._wiring.stack.native.TimeoutException):
+            return None
+        return self.pace.failure()
+
     def failure(self, error: BaseException) -> BaseException:
         """The neutral error for `error`, itself where it is none of the exchange's."""
+        late = self.late(error)
+        if late is not None:
+            late.__cause__ = error
+            return late
         found = self._wiring.failed_body(error)
         if found is None:
             return error
@@ -76,6 +119,10 @@ class NativeBody(ResponseBody):
             self.release()
 
 
+async def _fail(error: Exception) -> bytes:
+    raise error
+
+
 class SyncBody(NativeBody):
     """A body read by a thread; the per-stack class adds the native stream type."""
 
@@ -92,7 +139,10 @@ class SyncBody(NativeBody):
             # The reader paused for good; the response's own close, or the collector, ends it.
             raise
         except BaseException as error:
-            self.end(self.failure(error))
+            late = self.late(error)
+            self.end(late or self.failure(error))
+            if late is not None:
+                raise to_native(self._wiring.stack, late) from error
             raise
         self._close()
         self.end()
@@ -100,6 +150,7 @@ class SyncBody(NativeBody):
     def _close(self) -> None:
         if not self._closed:
             self._closed = True
+            self.unlimit()
             close = getattr(self._inner, "close", None)
             if close is not None:
                 close()
@@ -165,7 +216,10 @@ class AsyncBody(NativeBody):
         except GeneratorExit:
             raise
         except BaseException as error:
-            self.end(self.failure(error))
+            late = self.late(error)
+            self.end(late or self.failure(error))
+            if late is not None:
+                raise to_native(self._wiring.stack, late) from error
             raise
         finally:
             if isinstance(inner, AsyncGenerator):
@@ -176,6 +230,7 @@ class AsyncBody(NativeBody):
     async def _close(self) -> None:
         if not self._closed:
             self._closed = True
+            self.unlimit()
             close = getattr(self._inner, "aclose", None)
             if close is not None:
                 try:

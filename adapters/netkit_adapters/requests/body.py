@@ -9,20 +9,24 @@ Rules of this file:
 
 from __future__ import annotations
 
+import math
 import weakref
 from typing import TYPE_CHECKING, Any, Final, cast
 
+from urllib3.exceptions import ReadTimeoutError
 from urllib3.response import HTTPResponse
 from urllib3.util.response import is_fp_closed
 
 from netkit.errors import BodyClosed
 from netkit.messages import ResponseBody
-from netkit_adapters.requests.errors import classify
+from netkit_adapters.requests.errors import classify, to_native
 
 if TYPE_CHECKING:
     from collections.abc import Generator
 
     import requests
+
+    from netkit.messages import Pace
 
 __all__ = ["NativeBody", "ObservedHTTPResponse"]
 
@@ -39,7 +43,7 @@ class ObservedHTTPResponse(HTTPResponse):
         try:
             data = super()._raw_read(amt, read1=read1)
         except BaseException as error:
-            self._netkit_body.end(error)
+            self._netkit_body.fail(error)
             raise
         if data:
             data = self._netkit_body.chunk(data)
@@ -57,7 +61,7 @@ class ObservedHTTPResponse(HTTPResponse):
             self._netkit_body.end(BodyClosed("left before its end"))
             raise
         except BaseException as error:
-            self._netkit_body.end(error)
+            self._netkit_body.fail(error)
             raise
         if is_fp_closed(self._fp):
             self._netkit_body.end()
@@ -99,6 +103,35 @@ class NativeBody(ResponseBody):
         watched = cast(ObservedHTTPResponse, raw)
         watched.__class__ = ObservedHTTPResponse
         watched._netkit_body = self
+
+    def limit(self, pace: Pace) -> None:
+        super().limit(pace)
+        # Between http.client and its socket: there every wait can be seen, and none begins before the last has ended.
+        buffered = getattr(getattr(self._native.raw, "_fp", None), "fp", None)
+        source: Any = getattr(buffered, "raw", None)
+        sock = getattr(source, "_sock", None)
+        if self.pace is None or sock is None:
+            return
+        readinto = source.readinto
+
+        def paced(buffer: Any) -> Any:
+            left = pace.left()
+            if left <= 0:
+                raise TimeoutError("timed out")
+            sock.settimeout(left if left != math.inf else None)
+            return readinto(buffer)
+
+        source.readinto = paced
+
+    def fail(self, error: BaseException) -> None:
+        """End it with `error`; raises what its pace says instead of a time-out."""
+        failure = None
+        if self.pace is not None and isinstance(error, ReadTimeoutError):
+            failure = self.pace.failure()
+        self.end(failure or error)
+        if failure is not None:
+            native = self._reference()
+            raise to_native(failure, None if native is None else native.request) from error
 
     async def read(self) -> bytes:
         try:

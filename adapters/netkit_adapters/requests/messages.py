@@ -13,6 +13,7 @@ from http.client import responses
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import requests
+import urllib3
 from requests.adapters import HTTPAdapter
 from requests.structures import CaseInsensitiveDict
 from requests.utils import rewind_body, select_proxy
@@ -20,6 +21,7 @@ from urllib3 import HTTPHeaderDict
 from urllib3.response import HTTPResponse
 
 from netkit.headers import Headers
+from netkit.hops import Hops
 from netkit.identity import token_of
 from netkit.messages import NO_BODY, Body, Request, Response, Timeout
 from netkit_adapters.requests.body import NativeBody
@@ -44,6 +46,7 @@ class Exchange:
 
     __slots__ = (
         "_changed",
+        "_hops",
         "_taken_over",
         "adapter",
         "arguments",
@@ -67,6 +70,7 @@ class Exchange:
         self.wiring = wiring
         self.attempted = False
         self._changed: tuple[Request, Prepared] | None = None
+        self._hops: dict[str, Any] | None = None
         self._taken_over = False
         self.request: Request
         self.call: Call
@@ -98,6 +102,18 @@ class Exchange:
                 parts += (f"cert={cert}",)
         return parts
 
+    def hops(self) -> dict[str, Any]:
+        """See `netkit.hops`. What follows from a request shares its table of hooks: copies do not copy that."""
+        if self._hops is None:
+            table: Any = self.prepared.hooks
+            known = table.get(_HOPS) if type(table) is dict else None
+            if type(known) is not Hops or known.began_with(self.prepared):
+                known = Hops(self.prepared)
+                if type(table) is dict:
+                    table[_HOPS] = known
+            self._hops = known.kept
+        return self._hops
+
     def peek(self, request: Request) -> Prepared:
         """The adapter, prepared request and arguments with which `request` would be sent."""
         if request is self.request and self._changed is None:
@@ -109,7 +125,7 @@ class Exchange:
             adapter = self.wiring.pick(request.url)
         prepared = self._rebuilt(request)
         if request.timeout is not original.timeout:
-            arguments = {**arguments, "timeout": (request.timeout.connect, request.timeout.read)}
+            arguments = {**arguments, "timeout": _native_timeout(request.timeout)}
         self._changed = (request, (adapter, prepared, arguments))
         return self._changed[1]
 
@@ -117,6 +133,9 @@ class Exchange:
         """The same for an attempt that is made now: counted, and with the body at its beginning, unless the sender
         opens it by itself."""
         result = self.peek(request)
+        if self.attempted and request.timeout is not self.request.timeout:
+            # Limits may shrink from attempt to attempt.
+            result = (*result[:2], {**result[2], "timeout": _native_timeout(request.timeout)})
         body = request.body
         if opens_body and body.content is None and not self._taken_over:
             if body is not self.request.body:
@@ -188,7 +207,7 @@ def to_request(
         lambda: Headers((_text(name), _text(value)) for name, value in (prepared.headers or {}).items()),
         _body(prepared),
         _timeout(arguments.get("timeout")),
-        {"stream": True} if arguments.get("stream") else {},
+        {"hops": exchange.hops, "stream": True} if arguments.get("stream") else {"hops": exchange.hops},
         exchange,
     )
     exchange.request = request
@@ -234,6 +253,13 @@ def _timeout(value: Any) -> Timeout:
 
 
 _NO_TIMEOUT = Timeout()
+_HOPS = "netkit"
+
+
+def _native_timeout(timeout: Timeout) -> Any:
+    if timeout.total is None:
+        return timeout.connect, timeout.read
+    return urllib3.Timeout(timeout.total, timeout.connect, timeout.read)
 
 
 def to_response(native: requests.Response) -> Response:

@@ -18,10 +18,10 @@ from urllib3 import HTTPHeaderDict
 from urllib3 import exceptions as urllib3_errors
 from urllib3.response import HTTPResponse
 
-from netkit.errors import BodyClosed, FailureKind, TransportError
+from netkit.errors import BodyClosed, DeadlineExceeded, FailureKind, TransportError, Verdict
 from netkit.messages import ResponseBody
 from netkit_adapters.requests.body import DRAIN_LIMIT
-from netkit_adapters.requests.errors import classify
+from netkit_adapters.requests.errors import classify, to_native
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     import requests
 
     from netkit.http2 import SyncExchange
+    from netkit.messages import Pace
 
 __all__ = ["ExchangeBody", "ExchangeFile", "ExchangeResponse", "Original"]
 
@@ -86,10 +87,20 @@ class ExchangeBody(ResponseBody):
             while data := self.file.read1():
                 parts.append(data)
         except urllib3_errors.HTTPError as error:
-            raise _as_requests(error) from error
+            raise self.late() or _as_requests(error) from error
         native = self.native
         native._content = parts[0] if len(parts) == 1 else b"".join(parts)
         native._content_consumed = True
+
+    def late(self) -> BaseException | None:
+        """What its reader gets to see where its pace has ended it."""
+        error = self.error
+        if not isinstance(error, DeadlineExceeded):
+            return None
+        response = self._reference()
+        native = to_native(error, None if response is None else response.request)
+        native.__cause__ = error.__cause__
+        return native
 
     async def read(self) -> bytes:
         try:
@@ -146,11 +157,13 @@ class ExchangeFile:
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def _next(self) -> bytes:
+        pace = self._body.pace
         try:
-            data = self._exchange.read_chunk()
+            data = self._exchange.read_chunk() if pace is None else self._paced(pace)
         except TransportError as error:
             self._over = True
-            self._body.end(error)
+            late = pace.failure() if pace is not None and error.kind is FailureKind.READ_TIMEOUT else None
+            self._body.end(late or error)
             raise _as_urllib3(error) from error
         except BaseException as error:
             self._over = True
@@ -162,6 +175,13 @@ class ExchangeFile:
         self._over = True
         self._body.end()
         return b""
+
+    def _paced(self, pace: Pace) -> bytes:
+        left = pace.left()
+        if left <= 0:
+            self._exchange.close()
+            raise TransportError("no time is left", kind=FailureKind.READ_TIMEOUT, verdict=Verdict.PROCESSED)
+        return self._exchange.read_chunk(min(left, threading.TIMEOUT_MAX))
 
     def drain(self, limit: int) -> None:
         """Take what has arrived already, at most `limit` bytes; waits for nothing."""
@@ -241,6 +261,16 @@ class ExchangeResponse(HTTPResponse):
 
     def release_conn(self) -> None:
         """It holds no connection: a stream is over when its body is."""
+
+    def _raw_read(self, amt: int | None = None, *, read1: bool = False) -> bytes:
+        try:
+            return super()._raw_read(amt, read1=read1)
+        except urllib3_errors.ReadTimeoutError as error:
+            file: Any = self._fp
+            late = file._body.late()
+            if late is None:
+                raise
+            raise late from error
 
     def stream(self, amt: int | None = 2**16, decode_content: bool | None = None) -> Generator[bytes]:
         if amt == 0:

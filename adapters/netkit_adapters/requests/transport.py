@@ -66,7 +66,8 @@ class ChainedAdapter(BaseAdapter):
         if edge.is_bare:
             return self._netkit_plain(request, kwargs)
         neutral = to_request(request, self._netkit_adapter, kwargs, self._netkit_wiring)
-        call = neutral.native.call = edge.begin(neutral)
+        extensions: Any = neutral.extensions
+        call = extensions["call"] = neutral.native.call = edge.begin(neutral)
         try:
             response = run_sync(edge.select(neutral.url)(neutral))
             native: requests.Response | None = response.native

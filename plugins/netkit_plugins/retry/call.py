@@ -218,6 +218,8 @@ class RetriedCall:
             self._failure, self._request, pure=self._pure, unsent=state.outcome.result().unsent
         )
         options = self._policy.options
+        if reason is None and self._is_too_late(state.upcoming_sleep):
+            reason = "deadline"
         if reason is None:
             self._reserved = self._target.budget.reserve(
                 self._context.runtime.now(), ratio=options.budget_ratio, per_second=options.budget_min_per_second
@@ -237,6 +239,11 @@ class RetriedCall:
                 )
             )
         return True
+
+    def _is_too_late(self, delay: float) -> bool:
+        """Whether the call's time will be spent before the next attempt can begin."""
+        ends: float | None = self._request.extensions.get("deadline")
+        return ends is not None and self._context.runtime.now() + delay >= ends
 
     async def _prepare_next(self, state: RetryCallState) -> None:
         assert self._failure is not None
