@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from netkit.cli import bench
 from netkit.cli._extras import missing_extra
 from netkit.errors import NetkitError
 
@@ -19,6 +20,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+app.add_typer(bench.app, name="bench")
 # Commands with many options of their own read the rest of the line themselves.
 FORWARD = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
 
