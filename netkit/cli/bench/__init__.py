@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-__all__ = ["app"]
+__all__ = ["app", "bench", "faults"]
 
 app = typer.Typer(help="Measure on this machine.", no_args_is_help=True)
 
