@@ -93,7 +93,8 @@ class ImageLayer:
             return request
         headers = request.headers
         for name in _DIGESTS:
-            headers = headers.remove(name)
+            if name in headers:
+                headers = headers.remove(name)
         if isinstance(spots[0], RawSpot) and "content-type" in headers:
             headers = headers.set("Content-Type", spots[0].mime)
         return request.replace(body=Body.of(spliced(content, edits)), headers=headers)

@@ -20,6 +20,7 @@ from PIL import Image, ImageFile
 
 from netkit.errors import ImageError
 from netkit_plugins.image import metadata
+from netkit_plugins.image.hidden import pixels_inside, tile_pixels
 
 __all__ = ["FORMATS", "Header", "as_image_error", "inspect", "looks_like_picture", "opened"]
 
@@ -82,7 +83,7 @@ def as_image_error(what: str) -> Iterator[None]:
 def opened(data: bytes, max_pixels: int) -> Iterator[tuple[ImageFile.ImageFile, Header]]:
     """The picture in `data` with its header checked. Raises ImageError when it is none, or has more pixels."""
     with as_image_error("read"):
-        picture = _open(data)
+        picture = _open(data, max_pixels)
     try:
         yield picture, _checked(picture, max_pixels)
     finally:
@@ -95,7 +96,12 @@ def inspect(data: bytes, max_pixels: int) -> Header:
         return header
 
 
-def _open(data: bytes) -> ImageFile.ImageFile:
+def _check_inside(pixels: int, max_pixels: int) -> None:
+    if pixels > max_pixels:
+        raise ImageError(f"a picture is too large: {pixels} pixels inside of it, at most {max_pixels} are allowed")
+
+
+def _open(data: bytes, max_pixels: int) -> ImageFile.ImageFile:
     if not data:
         raise ImageError("a picture is empty: 0 bytes")
     Image.init()
@@ -110,7 +116,10 @@ def _open(data: bytes) -> ImageFile.ImageFile:
             accepted = True if accept is None else accept(prefix)
             if not accepted or isinstance(accepted, str):
                 continue
+            _check_inside(pixels_inside(name, data), max_pixels)
             found = _made(factory, name, data)
+        except ImageError:
+            raise
         except Exception as error:  # noqa: BLE001 - another format may still take it
             # The first that knew its mark says best what is wrong.
             failure = failure or error
@@ -146,6 +155,7 @@ def _checked(picture: ImageFile.ImageFile, max_pixels: int) -> Header:
     if width * height > max_pixels:
         raise ImageError(f"a picture is too large: {width} x {height} pixels, at most {max_pixels} are allowed")
     with as_image_error("read"):
+        _check_inside(tile_pixels(picture), max_pixels)
         moves = format_ in ("GIF", "PNG", "WEBP", "AVIF") and getattr(picture, "is_animated", False)
         frames = int(getattr(picture, "n_frames", 1)) if moves else 1
     if width * height * frames > max_pixels:

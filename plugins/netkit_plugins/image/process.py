@@ -154,6 +154,8 @@ def _frames(picture: ImageFile.ImageFile, header: Header) -> Iterator[Image.Imag
     """Each frame as it is seen, complete."""
     for number in range(header.frames):
         picture.seek(number)
+        if picture.size != header.size:
+            raise ImageError("a frame of an animation is larger than the animation")
         picture.load()
         yield picture
 

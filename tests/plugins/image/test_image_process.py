@@ -360,6 +360,48 @@ def test_the_process_limit_of_pillow_neither_warns_nor_counts(pictures: Any, mon
     assert preprocess(pictures.encoded(pictures.halves(), "PNG"), max_size=8).size == (8, 4)
 
 
+def icon(content: bytes) -> bytes:
+    """An icon that says it is 16 x 16."""
+    return struct.pack("<HHH", 0, 1, 1) + struct.pack("<BBBBHHII", 16, 16, 0, 0, 1, 32, len(content), 22) + content
+
+
+def test_what_is_hidden_behind_a_small_header_counts(pictures: Any) -> None:
+    bitmap = struct.pack("<IiiHHIIiiII", 40, 9000, 18000, 1, 32, 0, 0, 0, 0, 0, 0)
+    old_bitmap = struct.pack("<Ihhhh", 12, 9000, 18000, 1, 24)
+    tiled = pictures.encoded(pictures.halves((16, 16)), "TIFF")
+    start, count = struct.unpack_from("<I", tiled, 4)[0], 0
+    (count,) = struct.unpack_from("<H", tiled, start)
+    tiles = struct.pack("<HHIIHHII", 322, 4, 1, 9000, 323, 4, 1, 9000)
+    directory = struct.pack("<H", count + 2) + tiled[start + 2 : start + 2 + 12 * count] + tiles + bytes(4)
+    tiled = tiled[:4] + struct.pack("<I", len(tiled)) + tiled[8:] + directory
+    wavelet = bytearray(pictures.encoded(pictures.halves((32, 16)), "JPEG2000"))
+    position = wavelet.index(b"\xff\x4f\xff\x51")
+    wavelet[position + 8 : position + 16] = struct.pack(">II", 9000, 9000)
+    for data in (icon(png_header(9000, 9000)), icon(bitmap), icon(old_bitmap), tiled, bytes(wavelet)):
+        with pytest.raises(ImageError, match="81000000 pixels inside"):
+            preprocess(data, max_pixels=25_000_000)
+    assert preprocess(pictures.encoded(pictures.halves((32, 32)), "ICO"), max_pixels=2000).size == (32, 32)
+
+
+def test_a_frame_larger_than_its_animation_is_refused(pictures: Any) -> None:
+    data = bytearray(moving(pictures, "GIF"))
+    second = data.index(b"\x2c", data.index(b"\x2c") + 10)
+    while data[second + 1 : second + 5] != bytes(4):
+        second = data.index(b"\x2c", second + 1)
+    data[second + 5 : second + 9] = struct.pack("<HH", 60000, 400)
+    with pytest.raises(ImageError):
+        preprocess(bytes(data), format="keep")
+
+
+def test_the_first_of_several_pictures_in_a_jpeg(pictures: Any) -> None:
+    picture = pictures.halves()
+    data = pictures.encoded(picture, "MPO", save_all=True, append_images=[Image.new("RGB", (40, 20), "green")])
+    made = preprocess(data)
+    assert (made.mime, made.size) == ("image/jpeg", (40, 20))
+    assert made.bytes.count(b"\xff\xd8\xff") == 1
+    assert near(pictures.opened(made.bytes).getpixel((4, 10)), RED, 25)
+
+
 def test_many_frames_count_as_many_pixels(pictures: Any) -> None:
     frames = [Image.new("P", (50, 50), number) for number in range(20)]
     for number, frame in enumerate(frames):
