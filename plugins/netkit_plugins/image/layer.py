@@ -14,7 +14,7 @@ from netkit import Body, Context, Headers, Request, Response, Send, fork
 from netkit.errors import ImageError
 from netkit_plugins.image.bodies import TooLong, find, kind_of, read_body
 from netkit_plugins.image.gate import gate_of
-from netkit_plugins.image.opening import inspect
+from netkit_plugins.image.opening import Header, inspect
 from netkit_plugins.image.options import ImageOptions
 from netkit_plugins.image.places import Places
 from netkit_plugins.image.process import memory_needed, process
@@ -29,6 +29,10 @@ SEARCHED_IN_PLACE: Final = 32 * 1024
 
 _DIGESTS: Final = ("Content-MD5", "Digest", "Content-Digest", "Repr-Digest")
 """Headers that speak of the body's bytes; wrong once these have changed."""
+
+
+_EARLY_HEADERS: Final = (b"\xff\xd8\xff", b"\x89PNG")
+"""JPEG and PNG say everything before their pixels; other formats want all of the file to say how large they are."""
 
 
 class ImageStats(msgspec.Struct, frozen=True):
@@ -55,7 +59,7 @@ class ImageLayer:
         self._options = options
         self._runtime = context.runtime
         self._places = Places(options.presets, options.paths)
-        self._gate = gate_of(options.worker_count, options.memory)
+        self._gate = gate_of(options.worker_count(beside_a_loop=context.runtime.name != "threads"), options.memory)
         self._shelf = Shelf(options) if options.upload_target is not None else None
         self._lock = threading.Lock()
         self._pictures = self._unchanged = self._failed = self._bytes_in = self._bytes_out = 0
@@ -131,7 +135,7 @@ class ImageLayer:
         run, options = self._gate.run, self._options
 
         def needed() -> int:
-            return memory_needed(inspect(spot.read(), options.max_pixels), options)
+            return memory_needed(_header(spot, options.max_pixels), options)
 
         def work() -> tuple[ProcessedImage, Edit | None]:
             picture = process(spot.read(), options)
@@ -167,3 +171,14 @@ class ImageLayer:
 
     def __repr__(self) -> str:
         return f"<ImageLayer {self.stats()}>"
+
+
+def _header(spot: Spot, max_pixels: int) -> Header:
+    try:
+        head = spot.head()
+        if head.startswith(_EARLY_HEADERS):
+            return inspect(head, max_pixels)
+    except ImageError:
+        # Not enough of it, or what is wrong with it shows in all of it too.
+        pass
+    return inspect(spot.read(), max_pixels)

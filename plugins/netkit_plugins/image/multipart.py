@@ -13,7 +13,7 @@ from netkit.errors import ImageError
 from netkit_plugins.image.encoding import extension
 from netkit_plugins.image.opening import looks_like_picture
 from netkit_plugins.image.result import ProcessedImage
-from netkit_plugins.image.spots import Edit
+from netkit_plugins.image.spots import HEAD, Edit
 
 __all__ = ["PartSpot", "boundary_of", "find_in_multipart"]
 
@@ -57,6 +57,11 @@ class PartSpot:
         except binascii.Error as error:
             raise ImageError("a part is not the base64 that it says it is") from error
         return quopri.decodestring(raw) if coding == b"quoted-printable" else raw
+
+    def head(self) -> bytes:
+        if _field(self._head, b"Content-Transfer-Encoding"):
+            return self.read()
+        return self._body[self._content : min(self._end, self._content + HEAD)]
 
     def edit(self, picture: ProcessedImage) -> Edit:
         head, content = self._head, picture.bytes

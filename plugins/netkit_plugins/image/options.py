@@ -99,7 +99,7 @@ class ImageOptions(PictureOptions):
     upload_timeout: seconds for one PUT.
     upload_ttl: seconds for which a stored picture's URL is used again; None means for ever. Keep it below the life
         of presigned URLs.
-    workers: pictures that are worked on at once; None: one for each processor.
+    workers: pictures that are worked on at once; None: one for each processor, but one is left to an event loop.
     memory: bytes that decoded pictures may take together, estimated from their headers. A picture that needs more
         than all of it is worked on alone. Sessions with the same `workers` and `memory` share them.
     max_body: bytes of a streamed body that are read to look for pictures; a larger one is an error, see on_error.
@@ -149,9 +149,9 @@ class ImageOptions(PictureOptions):
             return None
         return self.upload
 
-    @property
-    def worker_count(self) -> int:
-        return self.workers or os.cpu_count() or 1
+    def worker_count(self, *, beside_a_loop: bool) -> int:
+        """`workers`, or what suits this machine."""
+        return self.workers or max(1, (os.cpu_count() or 1) - beside_a_loop)
 
 
 def _known(options: object, name: str, known: tuple[str, ...]) -> None:

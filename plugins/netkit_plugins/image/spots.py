@@ -8,7 +8,6 @@ Rules of this file:
 
 from __future__ import annotations
 
-import binascii
 import re
 from collections.abc import Sequence
 from typing import Final, Protocol
@@ -20,10 +19,13 @@ from netkit.errors import ImageError
 from netkit_plugins.image.places import RENAMES
 from netkit_plugins.image.result import ProcessedImage
 
-__all__ = ["Edit", "RawSpot", "Spot", "TextSpot", "decoded_base64", "spliced"]
+__all__ = ["HEAD", "Edit", "RawSpot", "Spot", "TextSpot", "decoded_base64", "spliced"]
 
-_PIECE: Final = 1 << 20
+_PIECE: Final = 1 << 18
 """Characters of base64 that are decoded in one step: the interpreter lock is free for other threads in between."""
+
+HEAD: Final = 1 << 16
+"""Bytes of a body that hold most headers: a JPEG's EXIF segment is no longer than this."""
 
 _DATA_URL: Final = re.compile(r"data:([^,;]*)((?:;[^,;]*)*),", re.IGNORECASE)
 _BLANK: Final = b" \t\r\n"
@@ -43,6 +45,10 @@ class Spot(Protocol):
 
     def read(self) -> bytes:
         """The encoded picture as it came. Raises ImageError."""
+        ...
+
+    def head(self) -> bytes:
+        """Its beginning, without the cost of reading all of it: enough for most headers. Raises ImageError."""
         ...
 
     def edit(self, picture: ProcessedImage) -> Edit:
@@ -79,6 +85,9 @@ class RawSpot:
     def read(self) -> bytes:
         return self._body
 
+    def head(self) -> bytes:
+        return self._body[:HEAD]
+
     def edit(self, picture: ProcessedImage) -> Edit:
         self.mime = picture.mime
         return 0, len(self._body), picture.bytes
@@ -100,7 +109,15 @@ class TextSpot:
         self.length = end - start
 
     def read(self) -> bytes:
-        text = self._text()
+        return self._decoded(self._text())
+
+    def head(self) -> bytes:
+        text = self._text(HEAD)
+        start = text.find(b",", 0, 1024) + 1 if _is_data_url(text) else 0
+        return self._decoded(text[: start + (len(text) - start) // 4 * 4])
+
+    @staticmethod
+    def _decoded(text: bytes) -> bytes:
         if not _is_data_url(text):
             return decoded_base64(text)
         found = _DATA_URL.match(text[:1024].decode("latin-1"))
@@ -144,21 +161,19 @@ def decoded_base64(text: bytes) -> bytes:
     """What base64 stands for, standard or URL-safe, with or without padding and line breaks. Raises ImageError."""
     try:
         return _strict(text)
-    except binascii.Error:
+    except msgspec.DecodeError:
         pass
     plain = text.translate(_URL_SAFE, _BLANK).rstrip(b"=")
     try:
         return _strict(plain + b"=" * (-len(plain) % 4))
-    except binascii.Error as error:
+    except msgspec.DecodeError as error:
         raise ImageError("neither base64 nor a URL stands where a picture should") from error
 
 
 def _strict(text: bytes) -> bytes:
-    if len(text) % 4:
-        raise binascii.Error("wrong length")
-    pieces = [
-        binascii.a2b_base64(text[start : start + _PIECE], strict_mode=True) for start in range(0, len(text), _PIECE)
-    ]
+    # As a JSON string, because msgspec takes a third of binascii's time, and checks every character.
+    starts = range(0, len(text), _PIECE)
+    pieces = [msgspec.json.decode(b'"%b"' % text[start : start + _PIECE], type=bytes) for start in starts]
     if any(len(piece) != _PIECE // 4 * 3 for piece in pieces[:-1]):
-        raise binascii.Error("padding in the middle")
+        raise msgspec.DecodeError("padding in the middle")
     return pieces[0] if len(pieces) == 1 else b"".join(pieces)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from netkit_plugins.image import ImageLayer, ImageOptions
+from PIL import Image
 
 from netkit import Body, Context, ImageError, Request, Response
 from netkit.events import Emitter
@@ -115,6 +116,47 @@ def test_nothing_is_sent_when_one_picture_is_bad(photo: bytes, bad: bytes) -> No
         task.result()
     assert rig.sent == []
     assert rig.layer.stats().failed == 1
+
+
+@pytest.mark.parametrize("form", ["base64", "data URL", "escaped", "raw", "part"])
+@pytest.mark.parametrize("format_", ["JPEG", "PNG", "WEBP", "GIF"])
+def test_the_header_is_found_in_the_head(pictures: Any, form: str, format_: str) -> None:
+    """Also when it is far behind the beginning: here behind 130 KB of metadata."""
+    options: dict[str, Any] = {}
+    if format_ in ("JPEG", "PNG"):
+        options["exif"] = Image.Exif()
+        options["exif"][0x010E] = "x" * 60_000
+    data = pictures.encoded(pictures.scene((600, 400)), format_, **options)
+    if format_ == "JPEG":
+        comment = b"\xff\xfe\xff\xff" + bytes(65533)
+        data = data[:2] + comment * 2 + data[2:]
+    text = base64.b64encode(data).decode()
+    body, headers = {
+        "base64": (json.dumps({"image": text}).encode(), JSON),
+        "data URL": (json.dumps({"image": "data:image/png;base64," + text}).encode(), JSON),
+        "escaped": (json.dumps({"image": text}).replace("/", "\\/").encode(), JSON),
+        "raw": (data, [("Content-Type", "image/png")]),
+        "part": (
+            b"--b\r\nContent-Type: image/png\r\n\r\n" + data + b"\r\n--b--",
+            [("Content-Type", "multipart/form-data; boundary=b")],
+        ),
+    }[form]
+    rig = Rig(max_pixels=600 * 400)
+    assert (rig.call(body, headers).body.size or 0) < len(body)
+    assert rig.layer.stats().pictures == 1
+    strict = Rig(max_pixels=600 * 400 - 1)
+    task = strict.start(body, headers)
+    strict.runtime.run_to_end()
+    with pytest.raises(ImageError, match="too large: 600 x 400"):
+        task.result()
+
+
+def test_workers_leave_a_processor_to_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    for processors, alone, beside in ((8, 8, 7), (2, 2, 1), (1, 1, 1), (None, 1, 1)):
+        monkeypatch.setattr("os.cpu_count", lambda count=processors: count)
+        assert ImageOptions().worker_count(beside_a_loop=False) == alone
+        assert ImageOptions().worker_count(beside_a_loop=True) == beside
+        assert ImageOptions(workers=5).worker_count(beside_a_loop=True) == 5
 
 
 def test_passing_sends_what_is_bad_as_it_came(photo: bytes) -> None:
