@@ -39,7 +39,8 @@ class LimitOptions:
     max_queue: int | None = 1000
     acquire_timeout: float | None = None
     priority: str | None = "priority"
-    storage: str = "memory"
+    # Not shown: the URL may hold a password.
+    storage: str = dataclasses.field(default="memory", repr=False)
 
     def __post_init__(self) -> None:
         for name in ("requests_per_second", "tokens_per_minute"):

@@ -115,6 +115,26 @@ def test_without_redis_the_processs_own_rate_rules_with_one_warning(
     assert len([record for record in caplog.records if record.levelno == logging.WARNING]) == 1
 
 
+def test_a_redis_that_hangs_holds_one_call_up_for_a_moment(
+    redis_server: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    options = {"requests_per_second": 1000.0, "storage": redis_server.url}
+    with MockGPU(http="1.1", tls=False) as gpu, caplog.at_level(logging.WARNING, "netkit"):
+        with netkit.Client(plugins={"limit": options}) as client:
+            assert client.get(f"{gpu.url}/v1/models").status_code == 200
+            redis_server.freeze()
+            started = time.monotonic()
+            assert [client.get(f"{gpu.url}/v1/models").status_code for _ in range(10)] == [200] * 10
+            # Each of ten would have waited for a quarter of a second, or more.
+            assert time.monotonic() - started < 2.5
+            redis_server.thaw()
+    assert len([record for record in caplog.records if record.levelno == logging.WARNING]) == 1
+
+
+def test_the_options_show_no_password() -> None:
+    assert "s3cret" not in repr(LimitOptions(storage="redis://user:s3cret@h/0"))
+
+
 def test_a_pause_is_heard_by_another_session(redis_server: Any) -> None:
     # Two options, so that what they share is in Redis alone.
     plugins = [{"limit": {"storage": redis_server.url, "max_queue": size}} for size in (7, 8)]
