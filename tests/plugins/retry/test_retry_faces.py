@@ -277,3 +277,23 @@ def test_an_sdks_own_loop_is_reported(
     assert stats.retry.sdk_retries == 3
     (warning,) = [record.getMessage() for record in caplog.records if record.name == "netkit.retry"]
     assert "2 tries of the SDK so far x 3 attempts here = up to 6 requests for one call" in warning
+
+
+def test_the_openai_sdks_retries_multiply_and_are_warned_of(
+    gpu: MockGPU, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    openai = pytest.importorskip("openai")
+    from netkit_adapters import httpx2
+
+    monkeypatch.setattr(layer_module, "_sdk_warned", False)
+    gpu.faults.push(faults.Status(503, headers={"retry-after-ms": "1"}, times=None))
+    client = httpx2.Client(plugins={"retry": {**FAST, "attempts": 2}}, config=Config())
+    with caplog.at_level(logging.WARNING, "netkit"):
+        with openai.OpenAI(api_key="k", base_url=f"{gpu.url}/v1", http_client=client, max_retries=2) as sdk:
+            with pytest.raises(openai.InternalServerError):
+                sdk.embeddings.create(model="m", input="a", encoding_format="float")
+            stats = netkit.stats(client)
+    assert len(gpu.log.requests) == stats.retry.attempts == 6
+    assert stats.retry.sdk_retries == 2
+    (warning,) = [record.getMessage() for record in caplog.records if record.name == "netkit.retry"]
+    assert "2 tries of the SDK so far x 2 attempts here = up to 4 requests for one call" in warning
