@@ -25,21 +25,27 @@ class FoundAuths:
 
     def __init__(self, native: Any) -> None:
         self._native = native
-        self._found: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._found: dict[int, weakref.ref[Any]] = {}
 
     def note(self, request: Any, auth: Any) -> None:
         """`auth` is what the client uses for `request`."""
         kind, native = type(auth), self._native
         if kind is native.NetRCAuth or (kind is native.BasicAuth and self._is_of_url(auth, request.url)):
-            self._found.add(auth)
+            key, found = id(auth), self._found
+            # Each step is one of C's own: other threads note and look at the same time.
+            found[key] = weakref.ref(auth, lambda known: found.pop(key, None) if found.get(key) is known else None)
 
     def _is_of_url(self, auth: Any, url: Any) -> bool:
         return bool(url.userinfo) and self._made(auth, url) == self._of_url(url)
 
     def gave(self, value: str, url: Any, auth: Any) -> bool:
         """Whether the Authorization `value` was found for `url`; `auth` is the client's own."""
-        candidates = [*self._found, auth] if type(auth) is self._native.NetRCAuth else list(self._found)
-        return value == self._of_url(url) or any(value == self._made(known, url) for known in candidates)
+        candidates = [known() for known in list(self._found.values())]
+        if type(auth) is self._native.NetRCAuth:
+            candidates.append(auth)
+        return value == self._of_url(url) or any(
+            known is not None and value == self._made(known, url) for known in candidates
+        )
 
     def _of_url(self, url: Any) -> str | None:
         if not url.userinfo:
@@ -70,8 +76,10 @@ def moved(exchange: Exchange, headers: Headers, url: Any, transport: Any) -> Hea
     ):
         headers = headers.remove("Authorization")
     value = headers.get("proxy-authorization")
-    if value is not None and value == before.get("proxy-authorization") and transport is not exchange.transport:
-        headers = headers.remove("Proxy-Authorization")
+    if value is not None and value == before.get("proxy-authorization"):
+        proxied = getattr(getattr(transport, "_pool", None), "_proxy_url", None) is not None
+        if transport is not exchange.transport or not proxied:
+            headers = headers.remove("Proxy-Authorization")
     if "cookie" in headers and client is not None:
         headers = _without_the_jars(exchange, client, headers, url)
     return headers

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import pickle
+import threading
 from typing import Any
 
 import pytest
@@ -164,3 +165,33 @@ def test_the_signature_is_the_stacks_own(face: Face) -> None:
     assert inspect.signature(face.Client.build_request) == inspect.signature(face.NativeClient.build_request)
     with pytest.raises(TypeError):
         face.client().build_request("GET")
+
+
+def test_threads_that_share_a_client_get_their_own_requests(sync_face: Face) -> None:
+    client = sync_face.client(headers={"X-Turn": "0"})
+    stop, wrong = threading.Event(), list[Any]()
+
+    def build(number: int) -> None:
+        body = "x" * (number + 1)
+        while not stop.is_set():
+            made = client.build_request("POST", f"http://host.test/{number % 4}", json=body)
+            turn = made.headers.get_list("x-turn")
+            if (
+                made.content != b'"%s"' % body.encode()
+                or made.headers["content-length"] != str(len(body) + 2)
+                or made.url.path != f"/{number % 4}"
+                or turn not in (["0"], ["1"])
+            ):
+                wrong.append((number, made.headers.raw))
+
+    threads = [threading.Thread(target=build, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for turn in range(300):
+        client.headers = {"X-Turn": str(turn % 2)}
+        seen = client.build_request("POST", "http://host.test/0", json=turn).headers["x-turn"]
+        assert seen == str(turn % 2)
+    stop.set()
+    for thread in threads:
+        thread.join()
+    assert wrong == []

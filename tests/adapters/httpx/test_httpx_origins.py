@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import ssl
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -162,6 +163,48 @@ def test_mounts_extensions_and_proxy_credentials(face: Face) -> None:
     assert {key: request.extensions[key] for key in extensions} == extensions
     assert request.extensions["timeout"]["read"] == 5.0
     assert face.read(request) == b"abc"
+
+
+def test_a_direct_transport_carries_no_proxy_credentials_elsewhere(face: Face) -> None:
+    seen: list[Any] = []
+
+    def handler(request: Any) -> Any:
+        seen.append(request)
+        return face.native.Response(200)
+
+    client = face.client(transport=face.transport(handler))
+    _moving(face, client, "http://new.test/")
+    face.run(client.get("http://old.test/", headers={"Proxy-Authorization": "Basic secret"}))
+    assert "proxy-authorization" not in seen[0].headers
+
+
+def test_auths_that_were_found_are_kept_no_longer_than_their_call(face: Face) -> None:
+    client = face.client(transport=face.transport(lambda _: face.native.Response(200)))
+    face.run(client.get("http://user:secret@old.test/"))
+    face.run(client.get("http://old.test/", auth=("user", "secret")))
+    gc.collect()
+    assert client._netkit_wiring.found_auths._found == {}
+
+
+def test_credentials_survive_a_redirect_and_still_stay_behind(face: Face) -> None:
+    seen: list[Any] = []
+
+    def handler(request: Any) -> Any:
+        seen.append(request)
+        return face.native.Response(302, headers={"location": "/b"}) if len(seen) == 1 else face.native.Response(200)
+
+    client = face.client(transport=face.transport(handler), follow_redirects=True)
+
+    async def move_the_second(request: Any, send: Any) -> Any:
+        return await send(request.replace(url="http://new.test/b") if seen else request)
+
+    edge = edge_of(client)
+    edge._default = compose([move_the_second], edge._default)
+    face.run(client.get("http://user:secret@old.test/a"))
+    first, second = seen
+    assert first.headers["authorization"].startswith("Basic ")
+    assert second.url.host == "new.test"
+    assert "authorization" not in second.headers
 
 
 def test_a_path_alone_changes_nothing_else(face: Face) -> None:
