@@ -72,7 +72,7 @@ class Inputs:
     their tokens, `sizes` gives their bytes within a body.
     """
 
-    __slots__ = ("_form", "_parents", "items", "kind", "rest", "sizes", "tokens")
+    __slots__ = ("_form", "_parents", "_sizes", "_tokens", "items", "kind", "rest")
 
     def __init__(self, form: Form, parents: list[Fields], items: tuple[Raw, ...]) -> None:
         self._form = form
@@ -80,8 +80,20 @@ class Inputs:
         self.items = items
         self.kind = "tokens" if _kind(items[0]) == "list" else "texts"
         self.rest = _nested(parents, form.input[:-1], _encode_sorted)
-        self.sizes = tuple(len(memoryview(item)) + 1 for item in items)
-        self.tokens = tuple(map(_tokens, items))
+        self._sizes: tuple[int, ...] | None = None
+        self._tokens: tuple[int, ...] | None = None
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        if self._sizes is None:
+            self._sizes = tuple(len(memoryview(item)) + 1 for item in self.items)
+        return self._sizes
+
+    @property
+    def tokens(self) -> tuple[int, ...]:
+        if self._tokens is None:
+            self._tokens = tuple(map(_tokens, self.items))
+        return self._tokens
 
     def body(self, items: Sequence[Raw]) -> bytes:
         """This call's body with `items` for inputs, always as a list."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, overload
 
 __all__ = ["SECRET_HEADERS", "Headers", "is_secret"]
@@ -31,19 +31,34 @@ class Headers:
         headers.set("X-Id", "1")   # a changed copy
     """
 
-    __slots__ = ("_pairs",)
+    __slots__ = ("_index", "_pairs")
 
     def __init__(self, pairs: Iterable[tuple[str, str]] = ()) -> None:
         self._pairs = tuple(pairs)
+        self._index: dict[str, list[str]] | None = None
 
     def items(self) -> tuple[tuple[str, str], ...]:
         """Every pair as given, in order."""
         return self._pairs
 
+    def by_name(self) -> Mapping[str, list[str]]:
+        """Every value, in order, by lower-cased name, in the order of first appearance. Not to be changed."""
+        index = self._index
+        if index is None:
+            index = {}
+            for key, value in self._pairs:
+                lowered = key.lower()
+                if lowered in index:
+                    index[lowered].append(value)
+                else:
+                    index[lowered] = [value]
+            # Kept from the first question on: several layers ask several.
+            self._index = index
+        return index
+
     def get_all(self, name: str) -> list[str]:
         """Every value of `name`, in order; an empty list when there is none."""
-        name = name.lower()
-        return [value for key, value in self._pairs if key.lower() == name]
+        return list((self._index or self.by_name()).get(name.lower(), ()))
 
     @overload
     def get(self, name: str) -> str | None: ...
@@ -51,7 +66,7 @@ class Headers:
     def get(self, name: str, default: str) -> str: ...
     def get(self, name: str, default: str | None = None) -> str | None:
         """The values of `name` joined with ", ", or `default`. Set-Cookie cannot be joined: its first value."""
-        values = self.get_all(name)
+        values = (self._index or self.by_name()).get(name.lower())
         if not values:
             return default
         return values[0] if len(values) == 1 or name.lower() == "set-cookie" else ", ".join(values)
@@ -63,11 +78,11 @@ class Headers:
         return value
 
     def __contains__(self, name: object) -> bool:
-        return isinstance(name, str) and any(key.lower() == name.lower() for key, _ in self._pairs)
+        return isinstance(name, str) and name.lower() in (self._index or self.by_name())
 
     def __iter__(self) -> Iterator[str]:
         """Each name once, lower-cased, in the order of first appearance."""
-        return iter(dict.fromkeys(key.lower() for key, _ in self._pairs))
+        return iter(self._index or self.by_name())
 
     def __len__(self) -> int:
         return len(self._pairs)

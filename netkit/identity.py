@@ -103,7 +103,7 @@ class Identities:
         patterns = (*(name.lower() for name in ignore), *_FRAMING)
         self._ignored = re.compile("|".join(fnmatch.translate(pattern) for pattern in patterns)).match
         self._per_credential = per_credential
-        self._seen: dict[str, tuple[str, bool]] = {}
+        self._seen: dict[str, bool] = {}
 
     def key(self, request: Request, body: bytes | None, *more: bytes) -> bytes:
         """24 bytes that two requests share only if they ask the same, for the same credential, by the same way.
@@ -115,21 +115,15 @@ class Identities:
         if not self._per_credential:
             url = _without_user(url)
         parts = [request.method.upper(), url, *request.channel]
-        seen = self._seen
-        fields = []
-        for name, value in request.headers.items():
-            lowered, counts = seen.get(name) or self._look_at(name)
-            if counts:
-                fields.append((lowered, value))
-        # By name alone: the order of one name's values has a meaning (RFC 9110 section 5.3).
-        fields.sort(key=_name)
-        for field in fields:
-            parts += field
-        raw = [part.encode("utf-8", "surrogatepass") for part in parts]
-        raw += more
-        digest = blake2b(struct.pack(f"<{len(raw) + 1}I", len(raw), *map(len, raw)), digest_size=DIGEST_BYTES,
-                         key=self._secret)  # fmt: skip
-        digest.update(b"".join(raw))
+        grouped, seen = request.headers.by_name(), self._seen
+        # By name: only the order of one name's values has a meaning (RFC 9110 section 5.3).
+        for name in sorted(grouped):
+            counts = seen.get(name)
+            if counts if counts is not None else self._look_at(name):
+                for value in grouped[name]:
+                    parts.append(name)
+                    parts.append(value)
+        digest = blake2b(_framed([parts, more]), digest_size=DIGEST_BYTES, key=self._secret)
         if body is not None:
             digest.update(b"+")
             digest.update(body)
@@ -149,12 +143,23 @@ class Identities:
         lengths = struct.pack(f"<{len(parts)}Q", *map(len, parts))
         return blake2b(lengths + b"".join(parts), digest_size=DIGEST_BYTES, key=self._secret, person=b"own").digest()
 
-    def _look_at(self, name: str) -> tuple[str, bool]:
-        lowered = name.lower()
-        counts = not self._ignored(lowered) and (self._per_credential or not is_secret(lowered))
+    def _look_at(self, name: str) -> bool:
+        counts = not self._ignored(name) and (self._per_credential or not is_secret(name))
         if len(self._seen) < 1024:
-            self._seen[name] = (lowered, counts)
-        return lowered, counts
+            self._seen[name] = counts
+        return counts
+
+
+def _framed(parts: list[Any]) -> bytes:
+    """Texts and bytes, so that none can be taken for a part of its neighbour."""
+    try:
+        return _pack(parts)
+    except UnicodeEncodeError:
+        # Headers may hold bytes that are no text, as lone surrogates.
+        return _pack([[text.encode("utf-8", "surrogatepass") for text in parts[0]], *parts[1:]])
+
+
+_pack: Final = msgspec.msgpack.Encoder().encode
 
 
 def _name(field: tuple[str, str]) -> str:
@@ -193,7 +198,7 @@ def canonical_json(body: bytes) -> bytes:
     object, and what was not written in one of the two usual ways (no space, or one after each comma and colon), as
     there a repeated name could hide.
     """
-    members = members_of(body)
+    members = members_of(body) if body[:1] == b"{" else None
     if members is None:
         return body
     pairs = [(_encode(name), bytes(value)) for name, value in members.items()]

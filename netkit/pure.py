@@ -29,24 +29,34 @@ SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 itself, on its way."""
 
 
+MAX_URLS: Final = 1024
+"""URLs for which the outcome is kept; beyond it all are looked at anew."""
+
+
 class Routes:
     """Path patterns (`*`, `?`, `[...]`, without the query); `url in routes` says whether one matches.
 
     A trailing slash does not count. No patterns match nothing. Immutable; safe from any thread.
     """
 
-    __slots__ = ("_match", "patterns")
+    __slots__ = ("_known", "_match", "patterns")
 
     def __init__(self, patterns: Iterable[str]) -> None:
         self.patterns = tuple(patterns)
         joined = "|".join(fnmatch.translate(pattern) for pattern in self.patterns)
         self._match = re.compile(joined).match if joined else None
+        self._known: dict[str, bool] = {}
 
     def __contains__(self, url: object) -> bool:
         if self._match is None or not isinstance(url, str):
             return False
-        path = urlsplit(url).path
-        return self._match(path.rstrip("/") or "/") is not None
+        known = self._known.get(url)
+        if known is None:
+            if len(self._known) >= MAX_URLS:
+                self._known = {}
+            path = urlsplit(url).path
+            known = self._known[url] = self._match(path.rstrip("/") or "/") is not None
+        return known
 
     def __repr__(self) -> str:
         return f"Routes({self.patterns!r})"

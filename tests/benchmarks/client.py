@@ -26,6 +26,7 @@ MODULES = {
     "W5": "tests.benchmarks.w5_chain",
     "W6": "tests.benchmarks.w6_open_streams",
     "W8": "tests.benchmarks.w8_pictures",
+    "W9": "tests.benchmarks.w9_sharing",
 }
 
 

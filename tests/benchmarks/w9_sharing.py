@@ -1,0 +1,150 @@
+"""W9: what `cache` and `coalesce` cost where they help nobody yet, and what a hit costs.
+
+"no wire": over a transport that answers at once, what a hit in memory costs above the stack's own call there, which
+is the stack's floor. Over HTTP/1.1: what a lone call through `coalesce`, and one that `cache` does not know, cost
+above the same session without them, in wall time. Contenders take turns in short blocks; the median of the
+differences within each turn counts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import random
+import statistics
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from tests.benchmarks.cases import Case, Goal
+from tests.benchmarks.client import Load
+from tests.benchmarks.faces import open_async, open_sync, open_wireless
+
+TITLE = "W9 sharing answers: a hit over the stack's floor (CPU µs); a lone call over the same without (wall µs)"
+SERVER = "nginx"
+METRICS = ("plain_us", "hit_us", "hit_q1", "hit_q3", "coalesce_us", "coalesce_q1", "coalesce_q3", "miss_us")
+
+BLOCK = 20
+OFF = {"retry": False, "pool": False, "http2": False}
+NO_WIRE = " (no wire)"
+TWINS = {
+    "netkit.Session/trust_env off": "requests/trust_env off",
+    "netkit.Client": "httpx",
+    "netkit.httpx2.Client": "httpx2",
+    "netkit.AsyncClient": "httpx",
+    "netkit.httpx2.AsyncClient": "httpx2",
+}
+WIRED = ("netkit.Session", "netkit.Client", "netkit.AsyncClient", "netkit.httpx2.AsyncClient", "netkit.ClientSession")
+ALWAYS = ["*"]
+"""Whatever path the benchmark's server has."""
+
+SETTINGS: dict[str, dict[str, Any]] = {
+    "plain": OFF,
+    "coalesce": {**OFF, "coalesce": {"routes": ALWAYS}},
+    # A second is never over: each call finds nothing, asks, and remembers.
+    "miss": {**OFF, "cache": {"routes": ALWAYS, "ttl": 1e-9}},
+}
+
+
+def cases(*, quick: bool) -> list[Case]:
+    seconds = 2.0 if quick else 6.0
+    wireless = [Case(face + NO_WIRE, 1, "plain", seconds=seconds) for face in TWINS]
+    return wireless + [Case(face, 1, "plain", seconds=seconds * 2) for face in WIRED]
+
+
+GOALS = [
+    *(Goal(face + NO_WIRE, 1, "hit_us", at_most=60) for face in TWINS),
+    *(Goal(face, 1, "coalesce_us", at_most=200) for face in WIRED),
+]
+
+
+def measure(load: Load) -> dict[str, Any]:
+    """Client side."""
+    if load.face.endswith(NO_WIRE):
+        return _without_wire(load.face.removesuffix(NO_WIRE), load)
+    if "Async" in load.face or load.face == "netkit.ClientSession":
+        return asyncio.run(_with_tasks(load))
+    return _with_threads(load)
+
+
+def _without_wire(face: str, load: Load) -> dict[str, Any]:
+    asynchronous = "Async" in face
+    calls = {
+        "plain": open_wireless(TWINS[face], asynchronous=asynchronous),
+        "hit": open_wireless(face, asynchronous=asynchronous, **OFF, cache={"routes": ALWAYS}),
+    }
+    turns = _Turns(load.seconds, list(calls))
+    # An asynchronous client is stepped here, and a miss would wait for its call: the first one runs in a loop.
+    while (order := turns.next()) is not None:
+        turn = {}
+        for name in order:
+            call, started = calls[name], time.thread_time()
+            for _ in range(BLOCK):
+                call()
+            turn[name] = (time.thread_time() - started) / BLOCK
+        turns.add(turn)
+    return turns.result() | {"sent": 0}
+
+
+def _with_threads(load: Load) -> dict[str, Any]:
+    faces = {name: open_sync(load.face, load.url, load.ca, **plugins) for name, plugins in SETTINGS.items()}
+    turns = _Turns(load.seconds, list(faces))
+    while (order := turns.next()) is not None:
+        turn = {}
+        for name in order:
+            post, started = faces[name].json, time.perf_counter()
+            for _ in range(BLOCK):
+                post()
+            turn[name] = (time.perf_counter() - started) / BLOCK
+        turns.add(turn)
+    for face in faces.values():
+        face.close()
+    return turns.result()
+
+
+async def _with_tasks(load: Load) -> dict[str, Any]:
+    faces = {name: await open_async(load.face, load.url, load.ca, **plugins) for name, plugins in SETTINGS.items()}
+
+    async def block(post: Callable[[], Awaitable[bytes]]) -> float:
+        started = time.perf_counter()
+        for _ in range(BLOCK):
+            await post()
+        return (time.perf_counter() - started) / BLOCK
+
+    turns = _Turns(load.seconds, list(faces))
+    while (order := turns.next()) is not None:
+        turns.add({name: await block(faces[name].json) for name in order})
+    for face in faces.values():
+        await face.close()
+    return turns.result()
+
+
+class _Turns:
+    """The order of blocks, turn by turn until the time is up, and their paired differences. The first is warm-up."""
+
+    def __init__(self, seconds: float, names: list[str]) -> None:
+        self._until = time.perf_counter() + seconds
+        self._random = random.Random(9)
+        self._names = names
+        self._turns: list[dict[str, float]] = []
+
+    def next(self) -> list[str] | None:
+        if time.perf_counter() > self._until and len(self._turns) > 5:
+            return None
+        return self._random.sample(self._names, len(self._names))
+
+    def add(self, turn: dict[str, float]) -> None:
+        self._turns.append(turn)
+
+    def result(self) -> dict[str, Any]:
+        turns = self._turns[1:]
+        result: dict[str, Any] = {
+            "count": len(turns) * BLOCK,
+            "sent": len(self._turns) * BLOCK * len(self._names),
+            "errors": 0,
+            "plain_us": statistics.median(turn["plain"] for turn in turns) * 1e6,
+        }
+        for name in itertools.filterfalse("plain".__eq__, self._names):
+            low, middle, high = statistics.quantiles(((turn[name] - turn["plain"]) * 1e6 for turn in turns), n=4)
+            result |= {f"{name}_us": middle, f"{name}_q1": low, f"{name}_q3": high}
+        return result
