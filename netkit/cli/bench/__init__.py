@@ -31,7 +31,7 @@ def faults(
     """The same faults against each stack, alone, with its usual retry library, and with netkit.
 
     Shares of calls that succeeded, requests that the servers saw for each call, the slowest hundredth, and how long
-    after the fault calls still failed. About a minute for all of it.
+    after the fault calls still failed. About a minute and a half for all of it.
     """
     from netkit.cli.bench.faults import run
 

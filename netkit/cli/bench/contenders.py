@@ -17,7 +17,7 @@ from netkit.plugins import registry
 
 __all__ = ["CONTENDERS", "PLUGINS", "Contender", "plugins_for"]
 
-TIMEOUT: Final = 0.5
+TIMEOUT: Final = 0.25
 ATTEMPTS: Final = 3
 BACKOFF: Final = 0.1
 STATUSES: Final = (429, 502, 503, 504)
@@ -26,8 +26,8 @@ BODY: Final = {"model": "mock-embed", "input": "hello"}
 
 PLUGINS: Final[dict[str, Callable[[Sequence[str]], Any]]] = {
     "retry": lambda urls: {"attempts": ATTEMPTS, "statuses": list(STATUSES), "backoff_initial": BACKOFF},
-    "breaker": lambda urls: {"reset_timeout": 0.1, "reset_timeout_max": 1.0},
-    "deadline": lambda urls: {"total": ATTEMPTS * TIMEOUT},
+    "breaker": lambda urls: {"reset_timeout": 0.1, "reset_timeout_max": 0.2, "wait": 3.0},
+    "deadline": lambda urls: {"total": 4.0},
     "limit": lambda urls: True,
     "balance": lambda urls: {"endpoints": [{"url": url} for url in urls]},
 }

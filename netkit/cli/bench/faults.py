@@ -19,8 +19,8 @@ from netkit.errors import NetkitError
 
 __all__ = ["measure", "run"]
 
-BEFORE: Final = 0.4
-AFTER: Final = 1.0
+BEFORE: Final = 0.3
+AFTER: Final = 0.5
 """Seconds of calls before and after the fault."""
 
 LIBRARIES: Final = {"urllib3 Retry": "urllib3", "httpx-retries": "httpx_retries", "aiohttp-retry": "aiohttp_retry"}
@@ -87,10 +87,14 @@ def _one(scenario: Scenario, contender: Contender, timeline: Timeline, rate: flo
 
         async def calls() -> list[Outcome]:
             async with contender.open(urls) as call:
-                return await sustain(call, urls, is_async=contender.is_async, rate=rate, seconds=timeline.over)
+                # Imports and first connections are not what is measured.
+                await sustain(call, urls, is_async=contender.is_async, rate=100.0, seconds=0.1)
+                for replica in replicas:
+                    replica.log.clear()
+                with _later(scenario, replicas, timeline):
+                    return await sustain(call, urls, is_async=contender.is_async, rate=rate, seconds=timeline.over)
 
-        with _later(scenario, replicas, timeline):
-            outcomes = asyncio.run(calls())
+        outcomes = asyncio.run(calls())
         return summarise(outcomes, sum(len(replica.log.requests) for replica in replicas), timeline)
 
 

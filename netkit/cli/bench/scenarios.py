@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import random
+import itertools
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -59,8 +59,8 @@ def _while(
 
 
 def _resets(lasts: Callable[[object], bool]) -> faults.Fault:
-    draw = random.Random(1)
-    return faults.ResetBeforeHeaders(times=None, when=lambda exchange: lasts(exchange) and draw.random() < 0.2)
+    count = itertools.count(1)
+    return faults.ResetBeforeHeaders(times=None, when=lambda exchange: lasts(exchange) and next(count) % 5 == 0)
 
 
 def _flaps(lasts: Callable[[object], bool]) -> faults.Fault:

@@ -27,6 +27,9 @@ that still talks a second after its head has ended well enough, so that no long 
 probe that says nothing for 30 s (or `reset_timeout`, if that is longer) loses its permit to the next. A failed probe
 opens the circuit again for twice as long, up to `reset_timeout_max`.
 
+With `wait` a call that meets an open circuit waits for it to close for so long, sending nothing, instead of being
+refused at once.
+
 With `storage = "redis://…"` the processes share consecutive failures, the open circuit and the probes; each keeps a
 copy and looks at Redis once a second while all is well. The ratio is counted by each process. While Redis is
 away each process goes on by itself.

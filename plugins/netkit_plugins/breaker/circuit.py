@@ -22,6 +22,7 @@ from pybreaker import (
     CircuitMemoryStorage,
 )
 
+from netkit.runtime import Event
 from netkit_plugins.breaker.options import BreakerOptions
 from netkit_plugins.breaker.window import Window
 
@@ -111,6 +112,8 @@ class Circuit:
         """The last that was seen; -1 before the first."""
         self.synced = float("-inf")
         """When it was last compared with what the other processes see."""
+        self.waiting: set[Event] = set()
+        """Callers to wake when it closes; the layer's own."""
         self.is_looked_at = False
         self._is_ahead = False
         """It opened while the others could not be told."""

@@ -10,6 +10,7 @@ Rules of this file:
 
 from __future__ import annotations
 
+import random
 import threading
 import uuid
 from collections.abc import Mapping
@@ -37,6 +38,10 @@ TALKING: Final = 1.0
 FRESH: Final = 1.0
 """Seconds for which a copy of a circuit in Redis is good enough while all is well. With failures in a row it never
 is: the next may be another process's."""
+
+MAX_WAITING: Final = 1000
+SPREAD: Final = 0.25
+"""Seconds over which callers who waited for a circuit go on once it has closed."""
 
 DENIED: Final = 0.1
 """Seconds for which Redis is not asked for a probe again after it refused one."""
@@ -73,8 +78,10 @@ class BreakerLayer:
             circuit = self._find(request)
         now = self._now()
         permit = circuit.admit(now) if self._redis is None else await self._admit_shared(circuit, now)
+        if permit is None and self._options.wait:
+            permit = await self._wait(circuit, now + self._options.wait)
         if permit is None:
-            raise self._refusal(circuit, now)
+            raise self._refusal(circuit, self._now())
         if permit.is_probe:
             self._tell_half_open(circuit)
         try:
@@ -153,6 +160,25 @@ class BreakerLayer:
         if circuit.state == STATE_CLOSED:
             return circuit.admit(now)
         circuit.hold(now + DENIED)
+        return None
+
+    async def _wait(self, circuit: Circuit, until: float) -> Permit | None:
+        """Wait for a permit; None when `until` has come without one, or too many wait already."""
+        runtime = self._context.runtime
+        while len(circuit.waiting) < MAX_WAITING and (now := self._now()) < until:
+            event = runtime.event()
+            circuit.waiting.add(event)
+            try:
+                closed = await event.wait(min(until - now, circuit.retry_after(now)))
+            finally:
+                circuit.waiting.discard(event)
+            if closed:
+                # All of them at once would be too much for a server that has just come back.
+                await runtime.sleep(random.random() * SPREAD)
+            now = self._now()
+            permit = circuit.admit(now) if self._redis is None else await self._admit_shared(circuit, now)
+            if permit is not None:
+                return permit
         return None
 
     def _refusal(self, circuit: Circuit, now: float) -> CircuitOpen:
@@ -236,8 +262,13 @@ class BreakerLayer:
     # Telling
 
     def _tell(self, circuit: Circuit, change: Change | None) -> None:
+        if change is None:
+            return
+        if change.state == STATE_CLOSED:
+            for event in list(circuit.waiting):
+                event.set()
         emit = self._context.emit
-        if change is None or not emit:
+        if not emit:
             return
         now = self._now()
         if change.state == STATE_OPEN:

@@ -21,6 +21,8 @@ class BreakerOptions:
     reset_timeout: how long it stays open before probes are let through; doubled after each failed probe, up to
         reset_timeout_max. Lengthened by up to a tenth at random, so that clients do not come back all at once.
     probes: how many calls may be under way at once to find out whether the server is back.
+    wait: how long a call that meets an open circuit may wait for it to close before it is refused; 0 refuses at once.
+        Waiting calls send nothing, and go on spread over a quarter of a second.
     scope: what shares a circuit: "endpoint" (the replica that a balancer chose, else the origin), "origin", or
         "route" (the URL without its query).
     failure_statuses: answers that count as failures: numbers, and ranges as "500-599". () means none.
@@ -34,6 +36,7 @@ class BreakerOptions:
     reset_timeout: float = 30.0
     reset_timeout_max: float = 300.0
     probes: int = 1
+    wait: float = 0.0
     scope: Literal["endpoint", "origin", "route"] = "endpoint"
     failure_statuses: tuple[int | str, ...] = ("500-599",)
     storage: str = dataclasses.field(default="memory", repr=False)
@@ -51,6 +54,8 @@ class BreakerOptions:
             value = getattr(self, name)
             if not (value > 0 and math.isfinite(value)):
                 raise ValueError(f"{name} must be > 0, got {value:g}")
+        if not (self.wait >= 0 and math.isfinite(self.wait)):
+            raise ValueError(f"wait must be ≥ 0, got {self.wait:g}")
         if self.scope not in ("endpoint", "origin", "route"):
             raise ValueError(f'scope must be "endpoint", "origin" or "route", got {self.scope!r}')
         if self.storage != "memory" and not is_redis_url(self.storage):

@@ -209,6 +209,7 @@ def test_how_a_body_ends() -> None:
         ({"reset_timeout": 0.0}, "reset_timeout"),
         ({"window": float("inf")}, "window"),
         ({"probes": 0}, "probes"),
+        ({"wait": -1.0}, "wait"),
         ({"scope": "host"}, "scope"),
         ({"failure_statuses": (600,)}, "failure_statuses"),
         ({"failure_statuses": ("599-500",)}, "failure_statuses"),

@@ -232,3 +232,51 @@ def test_a_forked_child_starts_afresh(rig: Any) -> None:
     rig.layer._lock.acquire()
     rig.layer.after_fork_in_child()
     assert rig.call().result().status == 200
+
+
+def test_calls_may_wait_for_the_circuit_to_close(rig: Any) -> None:
+    rig = rig(RESET, 503, 200, fail_max=1, reset_timeout=1.0, wait=10.0)
+    rig.call()
+    tasks = [rig.start() for _ in range(20)]
+    rig.runtime.advance(2.0)
+    # The first probe has failed, and nobody else was let through.
+    assert rig.seen == 2
+    assert sum(task.done() for task in tasks) == 1
+    rig.runtime.advance(2.0)
+    assert rig.seen == 3
+    (probe,) = [task for task in tasks if task.done() and task.result().status == 200]
+    probe.result().body.end()
+    assert rig.circuit().state == "closed"
+    rig.runtime.run_to_end()
+    assert sorted(task.result().status for task in tasks) == [200] * 19 + [503]
+
+
+def test_who_waits_too_long_is_refused(rig: Any) -> None:
+    rig = rig(RESET, fail_max=1, reset_timeout=60.0, wait=2.0)
+    rig.call()
+    task = rig.start()
+    rig.runtime.advance(1.9)
+    assert not task.done()
+    rig.runtime.advance(0.2)
+    assert refused(task).retry_after > 50
+    assert rig.seen == 1
+
+
+def test_a_caller_that_leaves_while_it_waits_leaves_nothing(rig: Any) -> None:
+    rig = rig(RESET, 200, fail_max=1, reset_timeout=60.0, wait=30.0)
+    rig.call()
+    task = rig.start()
+    rig.runtime.run()
+    task.cancel()
+    rig.runtime.run()
+    assert task.cancelled
+    assert not rig.layer._circuits["http://h"].waiting
+
+
+def test_the_number_of_waiting_calls_is_bounded(rig: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(layer_module, "MAX_WAITING", 3)
+    rig = rig(RESET, fail_max=1, reset_timeout=60.0, wait=30.0)
+    rig.call()
+    tasks = [rig.start() for _ in range(5)]
+    rig.runtime.run()
+    assert sum(task.done() for task in tasks) == 2
