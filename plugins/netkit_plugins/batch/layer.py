@@ -209,8 +209,8 @@ class BatchLayer:
                 self._sender.fail(batch.units, error)
                 self._ended(group, batch)
             else:
-                if not batch.wanted:
-                    batch.task.cancel()
+                with self._lock:
+                    self._give_up(group, batch)
 
     async def _run(self, group: Group, batch: Batch) -> None:
         """Send `batch`, then in the same task whatever has become due meanwhile."""
@@ -220,6 +220,11 @@ class BatchLayer:
 
     async def _serve(self, group: Group, batch: Batch, *, go_on: bool = False) -> Batch | None:
         following: Batch | None = None
+        with self._lock:
+            if batch.over:
+                # Its callers left before it began, and its slot is free again.
+                return None
+            batch.started = True
         served = False
         try:
             await self._sender.serve(batch.units)
@@ -236,9 +241,14 @@ class BatchLayer:
             group.ended(batch, self._now())
             batches = self._due(group)
             woken = group.new_keeper()
+            following = None
+            if batch is not None:
+                batch.over = True
+                if batches and go_on and not batch.given_up:
+                    following = batches.pop(0)
+                    following.task = batch.task
         if woken is not None:
             woken.event.set()
-        following = batches.pop(0) if batches and go_on else None
         self._start(group, batches)
         return following
 
@@ -247,15 +257,25 @@ class BatchLayer:
         with self._lock:
             ticket.done = True
             group.leave(ticket)
-            unwanted = [batch for batch in ticket.batches if not batch.wanted]
+            for batch in ticket.batches:
+                self._give_up(group, batch)
             batches = self._due(group)
             woken = group.new_keeper()
         if woken is not None:
             woken.event.set()
         self._start(group, batches)
-        for batch in unwanted:
-            if batch.task is not None:
-                batch.task.cancel()
+
+    def _give_up(self, group: Group, batch: Batch) -> None:
+        """Stop `batch` if nobody waits for it any more; with the lock held, so that its task is still its own."""
+        if batch.wanted or batch.over or batch.given_up:
+            return
+        if not batch.started:
+            # A task that is cancelled before its first step would never give the slot back.
+            batch.over = True
+            group.ended(batch, self._now())
+        elif batch.task is not None:
+            batch.given_up = True
+            batch.task.cancel()
 
     def _count_sent(self, units: Sequence[Unit]) -> None:
         items = sum(unit.size for unit in units)

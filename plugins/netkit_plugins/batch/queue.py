@@ -84,11 +84,17 @@ class Unit:
 class Batch:
     """Units that go out as one request. `task` is the work that sends it, None until it is spawned."""
 
-    __slots__ = ("task", "units")
+    __slots__ = ("given_up", "over", "started", "task", "units")
 
     def __init__(self, units: list[Unit]) -> None:
         self.units = units
         self.task: Any = None
+        self.started = False
+        """Its sending has begun; before that it can be dropped without a trace."""
+        self.over = False
+        """It is answered: its task, which may send another batch by now, is none of its business any more."""
+        self.given_up = False
+        """Its task was told to stop."""
 
     @property
     def size(self) -> int:

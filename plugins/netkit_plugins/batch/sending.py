@@ -130,7 +130,8 @@ class Sender:
         return _halves(units, size) if limit is None else _packed(units, self._limits, limit)
 
     def _deliver(self, units: Sequence[Unit], reply: Reply) -> None:
-        verbatim = not reply.is_success or (len(units) == 1 and units[0].is_whole)
+        alone = len(units) == 1 and units[0].is_whole
+        verbatim = alone or not reply.is_success
         size = sum(unit.size for unit in units)
         answer: Answer | None = None
         if not verbatim:
@@ -146,7 +147,7 @@ class Sender:
         with self._lock():
             for number, unit in enumerate(units):
                 ticket = unit.ticket
-                ticket.place = ticket.place or (size, position)
+                ticket.place = ticket.place or (None if alone else (size, position))
                 if answer is None:
                     ticket.settle(reply)
                 else:
