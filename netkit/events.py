@@ -32,8 +32,10 @@ __all__ = [
     "ConnectionOpened",
     "Emitter",
     "Event",
+    "GoAwayReceived",
     "LimitPaused",
     "LimitRejected",
+    "PingAnswered",
     "RetryDenied",
     "RetryScheduled",
     "WindowStalled",
@@ -174,6 +176,23 @@ class ConnectionClosed(Event, frozen=True, kw_only=True):
 
     connection: str
     reason: str
+
+
+class GoAwayReceived(Event, frozen=True, kw_only=True):
+    """The server takes no new requests on a connection; those above `last_stream_id` were not processed. `code` is
+    the HTTP/2 error code (RFC 9113 section 7; 0: nothing is wrong), `reason` its name and what the server said."""
+
+    connection: str
+    last_stream_id: int
+    code: int
+    reason: str
+
+
+class PingAnswered(Event, frozen=True, kw_only=True):
+    """A connection that had been silent gave a sign of life, `seconds` after it was asked."""
+
+    connection: str
+    seconds: float
 
 
 class WindowStalled(Event, frozen=True, kw_only=True):

@@ -14,6 +14,7 @@ from typing import Any
 
 from h2.config import H2Configuration
 from h2.connection import H2Connection
+from h2.errors import ErrorCodes
 from h2.events import (
     ConnectionTerminated,
     DataReceived,
@@ -32,6 +33,7 @@ from h2.events import (
 from h2.exceptions import DenialOfServiceError, H2Error, ProtocolError
 from h2.settings import SettingCodes, Settings
 from h2.stream import H2Stream
+from hyperframe.frame import RstStreamFrame
 
 from netkit.http2.protocol import Code, Headers, MachineError, Sink
 
@@ -47,6 +49,13 @@ class _Connection(H2Connection):
         event.last_stream_id = frame.last_stream_id
         event.additional_data = frame.additional_data or None
         return [], [event]
+
+    def _prepare_for_sending(self, frames: list[Any]) -> None:
+        # RFC 9113 section 5.1: what still comes for a stream that was reset is ignored. h2 answers each such frame.
+        late = ErrorCodes.STREAM_CLOSED
+        super()._prepare_for_sending(
+            [frame for frame in frames if not (isinstance(frame, RstStreamFrame) and frame.error_code == late)]
+        )
 
     def _begin_new_stream(self, stream_id: int, allowed_ids: Any) -> H2Stream:
         stream = super()._begin_new_stream(stream_id, allowed_ids)

@@ -21,6 +21,8 @@ class Occupancy(Protocol):
     """Streams open now."""
     limit: int
     """Streams that it may have open now: ours, the server's, 1 before the server's SETTINGS."""
+    expected: int
+    """`limit`, or what it will probably be once the server's SETTINGS are here."""
     uploads: int
     """Open streams with a large body still being sent."""
 
@@ -43,11 +45,13 @@ def choose(
     spread: bool = False,
     upload: bool = False,
     negotiated: bool = True,
+    waiting: int = 1,
 ) -> Choice:
-    """Decide for one request.
+    """Decide for the first of `waiting` requests.
 
     Packed: the oldest connection with room, lanes with large uploads last. Spread: the one with the fewest open
-    streams, and another is dialled while all are busy. A large upload takes an idle connection or a new one while
+    streams, and another is dialled while all are busy. Connections that are about to have room are waited for, as far
+    as that is enough for all who wait. A large upload takes an idle connection or a new one while
     there may be more, else any with room. One dial at a time, save that uploads may each dial their lane once the
     server is known to speak HTTP/2 (`negotiated`).
     """
@@ -71,6 +75,7 @@ def choose(
         if (view.uploads, view.open) < (chosen.uploads, chosen.open) if spread else view.uploads < chosen.uploads:
             best = index
     if best is None:
-        return Choice(None, may_dial and dialing == 0)
+        room = sum(view.expected - view.open for view in connections if view.expected > view.limit)
+        return Choice(None, may_dial and dialing == 0 and waiting > room)
     busy = spread and connections[best].open > 0
     return Choice(best, busy and may_dial and dialing == 0)

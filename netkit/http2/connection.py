@@ -56,6 +56,7 @@ class Connection(asyncio.BufferedProtocol):
         "connection_id",
         "created",
         "draining",
+        "expected",
         "http1",
         "last_read",
         "limit",
@@ -64,6 +65,7 @@ class Connection(asyncio.BufferedProtocol):
         "open",
         "peer_limit",
         "pool",
+        "reason",
         "retire_at",
         "served",
         "settled",
@@ -87,12 +89,14 @@ class Connection(asyncio.BufferedProtocol):
         self.open = 0
         self.uploads = 0
         self.limit = 1
+        self.expected = pool.expected_streams
         self.peer_limit = options.max_streams
         self.served = 0
         self.settled = False
         self.http1 = False
         self.draining = False
         self.closed = False
+        self.reason = ""
         self.created = self.last_read = monotonic()
         self.retire_at = self.created + pool.lifetime()
         self.timer: float | None = None
@@ -119,7 +123,7 @@ class Connection(asyncio.BufferedProtocol):
         ssl_object = transport.get_extra_info("ssl_object")
         if ssl_object is not None and ssl_object.selected_alpn_protocol() != "h2":
             self.http1 = True
-            self.limit = 0
+            self.limit = self.expected = 0
             return
         self.last_read = monotonic()
         self.machine.start()
@@ -246,7 +250,15 @@ class Connection(asyncio.BufferedProtocol):
         if empty:
             stream.upload_done = True
         elif isinstance(body, bytes):
-            machine.send(stream_id, body, True)
+            try:
+                machine.send(stream_id, body, True)
+            except MachineError:
+                # Its head may leave, its body will not: the server must not wait for it.
+                del self.streams[stream_id]
+                self.open -= 1
+                stream.connection = None
+                machine.reset(stream_id, Code.CANCEL)
+                raise
             stream.queued = len(body)
             self._register_upload(stream)
         else:
@@ -264,7 +276,7 @@ class Connection(asyncio.BufferedProtocol):
             if limit < self.silence.shortest:
                 self.silence.watch(limit)
         if self.served == self._max_requests:
-            self.drain()
+            self.drain("max_requests")
 
     def _register_upload(self, stream: Stream) -> None:
         self.uploading[stream.stream_id] = stream
@@ -374,11 +386,11 @@ class Connection(asyncio.BufferedProtocol):
         """The stream is gone on the wire: resend it where nothing can have happened, else fail it."""
         if not self._remove(stream):
             return
-        if verdict in (Verdict.NOT_SENT, Verdict.REFUSED) and self.pool.resend(stream):
+        if verdict in (Verdict.NOT_SENT, Verdict.REFUSED) and self.pool.resend(stream, verdict):
             return
         error = TransportError(message, kind=kind, verdict=verdict, **details)
         error.__cause__ = cause
-        error.attempts = stream.resends + 1
+        error.attempts = stream.refusals + 1
         stream.end(error)
 
     # --- what the machine tells (Sink)
@@ -503,7 +515,9 @@ class Connection(asyncio.BufferedProtocol):
             self.peer_limit = max_streams
         first, self.settled = not self.settled, True
         if not self.draining:
-            self.limit = min(self.pool.options.max_streams, self.peer_limit)
+            self.limit = self.expected = self.pool.expected_streams = min(
+                self.pool.options.max_streams, self.peer_limit
+            )
             if first:
                 self.pool.settled(self)
             elif self.pool.waiting:
@@ -527,11 +541,18 @@ class Connection(asyncio.BufferedProtocol):
 
     def on_goaway(self, last_stream_id: int, code: int, reason: bytes) -> None:
         self.pool.counters.goaways += 1
-        self.pool.emit("goaway", connection=self.connection_id, last_stream_id=last_stream_id, code=code)
+        said = reason[:200].decode("utf-8", "replace")
+        self.pool.emit(
+            "goaway",
+            connection=self.connection_id,
+            last_stream_id=last_stream_id,
+            code=code,
+            reason=f"{Code.name(code)}: {said}" if said else Code.name(code),
+        )
         if code == Code.ENHANCE_YOUR_CALM:
             self.pool.calm()
         self._broken = MachineError(f"the server is going away: {Code.name(code)}", code)
-        self.drain()
+        self.drain("goaway")
         for stream_id in sorted((sid for sid in self.streams if sid > last_stream_id), reverse=True):
             stream = self.streams.get(stream_id)
             if stream is not None:
@@ -546,7 +567,7 @@ class Connection(asyncio.BufferedProtocol):
             self._broken = MachineError(f"HTTP/2 protocol error: {Code.name(code)}", code)
         # Its last bytes (a GOAWAY) are being written by the caller of output().
         self.draining = True
-        self.limit = 0
+        self.limit = self.expected = 0
         self.loop.call_soon(self._terminate)
 
     def _terminate(self) -> None:
@@ -605,11 +626,12 @@ class Connection(asyncio.BufferedProtocol):
             self._poll.register(sock.fileno(), select.POLLIN)
         return bool(self._poll.poll(0))
 
-    def drain(self) -> None:
-        """No new streams; those that are open finish."""
+    def drain(self, reason: str) -> None:
+        """No new streams; those that are open finish. `reason` is what its end will be put down to."""
         if not self.draining:
             self.draining = True
-            self.limit = 0
+            self.reason = self.reason or reason
+            self.limit = self.expected = 0
             self.pool.retire(self)
 
     def _fail_protocol(self, error: MachineError) -> None:
@@ -630,13 +652,13 @@ class Connection(asyncio.BufferedProtocol):
         if self.closed:
             return
         self.closed = True
-        self.limit = 0
+        self.limit = self.expected = 0
         self.pool.wheel.disarm(self)
         self.pool.wheel.disarm(self.silence)
         if self._starved:
             self.pool.budget.starved.discard(self)
-        self.pool.lost(self)
         kind, message, details = _explain(cause)
+        self.pool.lost(self, self.reason or message)
         for stream in reversed(list(self.streams.values())):
             self._lose(stream, kind, self.verdict(stream), message, cause, **details)
         if not self.settled:
@@ -657,10 +679,11 @@ class Connection(asyncio.BufferedProtocol):
                 return
         transport.abort()
 
-    def close(self) -> None:
-        """End it in an orderly way: GOAWAY, close_notify, FIN. Open streams fail."""
+    def close(self, reason: str = "closed") -> None:
+        """End it in an orderly way: GOAWAY, close_notify, FIN. Open streams fail. `reason` is for listeners."""
         if self.closed:
             return
+        self.drain(reason)
         if self.transport is not None and not self.http1:
             self.machine.goaway(Code.NO_ERROR)
             self.flush()

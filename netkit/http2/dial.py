@@ -33,10 +33,15 @@ _WITHOUT_READERS: Final[Any] = getattr(asyncio, "ProactorEventLoop", ())
 """Windows' own loop watches no sockets: there asyncio's transport serves."""
 
 
-async def dial(spec: ConnectSpec, factory: Callable[[], Connection]) -> tuple[Any, Any]:
-    """Connect as `spec` says; returns (transport, protocol). The transport's "ssl_object" tells what ALPN chose."""
+async def dial(
+    spec: ConnectSpec, factory: Callable[[], Connection], keepalive: tuple[int, int, int] | None = None
+) -> tuple[Any, Any]:
+    """Connect as `spec` says; returns (transport, protocol). The transport's "ssl_object" tells what ALPN chose.
+
+    `keepalive`: seconds idle, seconds between probes, probes.
+    """
     loop = asyncio.get_running_loop()
-    sock = await _open(loop, spec)
+    sock = await _open(loop, spec, keepalive)
     try:
         line = Line(loop, sock)
         if spec.proxy is not None:
@@ -56,7 +61,9 @@ async def dial(spec: ConnectSpec, factory: Callable[[], Connection]) -> tuple[An
         raise
 
 
-async def _open(loop: asyncio.AbstractEventLoop, spec: ConnectSpec) -> socket.socket:
+async def _open(
+    loop: asyncio.AbstractEventLoop, spec: ConnectSpec, keepalive: tuple[int, int, int] | None
+) -> socket.socket:
     """A connected socket: to the server, or to its proxy."""
     if spec.unix_path is not None and spec.proxy is None:
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -69,7 +76,7 @@ async def _open(loop: asyncio.AbstractEventLoop, spec: ConnectSpec) -> socket.so
         return sock
     where = spec if spec.proxy is None else spec.proxy
     sock = await _connect(loop, spec, where.host, where.port)
-    _socket_options(sock, spec)
+    _socket_options(sock, spec, keepalive)
     return sock
 
 
@@ -96,10 +103,10 @@ async def _addresses(loop: asyncio.AbstractEventLoop, host: str, port: int) -> l
     return [(family, socket.SOCK_STREAM, socket.IPPROTO_TCP, "", where)]
 
 
-def _socket_options(sock: Any, spec: ConnectSpec) -> None:
+def _socket_options(sock: Any, spec: ConnectSpec, keepalive: tuple[int, int, int] | None) -> None:
     with contextlib.suppress(OSError):
-        if spec.tcp_keepalive is not None:
-            idle, interval, probes = spec.tcp_keepalive
+        if keepalive is not None:
+            idle, interval, probes = keepalive
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             for name, value in (("TCP_KEEPIDLE", idle), ("TCP_KEEPINTVL", interval), ("TCP_KEEPCNT", probes)):
                 if hasattr(socket, name):

@@ -11,6 +11,7 @@ Rules of this file:
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from netkit.http2.pool import Pool
 
 __all__ = ["Exchange", "Stream"]
+
+log = logging.getLogger("netkit")
 
 
 class Stream:
@@ -48,6 +51,8 @@ class Stream:
     since = 0.0
     waiting = False
     resends = 0
+    refusals = 0
+    """Of the resends those that a server saw and refused."""
     body_iter: Any = None
     pumping: Any = None
     queued = 0
@@ -96,7 +101,11 @@ class Stream:
         callbacks, self.callbacks = self.callbacks, None
         if callbacks is not None:
             for callback in callbacks:
-                callback(error)
+                try:
+                    callback(error)
+                except Exception:
+                    # It hears of one exchange's end; the connection carries others.
+                    log.exception("netkit: a callback at the end of an exchange failed")
 
     def leave(self) -> None:
         """The caller wants no more of it: the server is told at once, what has arrived is dropped."""

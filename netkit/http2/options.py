@@ -48,6 +48,8 @@ class Http2Options(msgspec.Struct, frozen=True):
     fallback_ttl: float = 600.0
     """How long a key that spoke HTTP/1.1 is remembered."""
     max_header_list: int = 64 << 10
+    tcp_keepalive: tuple[int, int, int] | None = (60, 15, 4)
+    """Seconds idle, seconds between probes, probes; None: off."""
     machine: str | None = None
     """"ngh2" or "h2"; None: NETKIT_HTTP2_ENGINE, else the best that is installed."""
 
@@ -80,8 +82,6 @@ class ConnectSpec(msgspec.Struct, frozen=True):
     unix_path: str | None = None
     proxy: ProxySpec | None = None
     socket_options: tuple[tuple[int, int, int], ...] = ()
-    tcp_keepalive: tuple[int, int, int] | None = (60, 15, 4)
-    """Seconds idle, seconds between probes, probes; None: off."""
     happy_eyeballs_delay: float | None = 0.25
 
 
@@ -112,6 +112,8 @@ class H2Request(msgspec.Struct, eq=False):
     read_timeout: float | None = None
     write_timeout: float | None = None
     pool_timeout: float | None = None
+    call: Any = None
+    """Whatever the engine's listener wants to know a request by; the engine hands it back with "resent"."""
 
     @property
     def size(self) -> int | None:

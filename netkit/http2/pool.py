@@ -4,7 +4,8 @@ Rules of this file:
 
 - Decisions come from `choose`; this class only carries them out.
 - A waiting request is its own place in the queue: leaving or failing it removes it, so no wake-up can be lost.
-- One dial at a time: a cold burst waits for one negotiation and its SETTINGS.
+- One dial at a time: a cold burst waits for one negotiation, then grows as fast as connections can be opened. Until a
+  server's SETTINGS are here one request tries the connection, the others do not hang on its promise.
 - Queues are first in, first out; what is sent again goes to the front.
 """
 
@@ -17,7 +18,7 @@ import ssl
 from collections import deque
 from contextvars import Context
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from netkit.errors import FailureKind, PoolTimeout, QueueFull, TransportError, Verdict
 from netkit.http2.choice import choose
@@ -33,6 +34,9 @@ if TYPE_CHECKING:
     from netkit.http2.reactor import Reactor
 
 __all__ = ["Pool"]
+
+_USUAL_STREAMS: Final = 100
+"""What a server should allow at least (RFC 9113 section 6.5.2), and most do."""
 
 
 class Pool:
@@ -54,6 +58,8 @@ class Pool:
         self.retired: set[Connection] = set()
         self.waiting: deque[Stream] = deque()
         self.dialing = 0
+        self.expected_streams = min(_USUAL_STREAMS, self.options.max_streams)
+        """What a new connection will allow: what the last one did."""
         self.negotiated = False
         self.settled_at = 0.0
         self.closed = False
@@ -89,6 +95,11 @@ class Pool:
         if listener is not None:
             listener(name, {"key": self.key, **details})
 
+    @property
+    def in_use(self) -> bool:
+        """Whether anything would be lost if it were forgotten."""
+        return bool(self.connections or self.retired or self.waiting or self.dialing)
+
     # --- requests come in
 
     def is_upload(self, stream: Stream) -> bool:
@@ -105,10 +116,7 @@ class Pool:
                 if connection.open < connection.limit:
                     if not connection.open or connection.uploads:
                         break
-                    try:
-                        connection.start(stream)
-                    except MachineError:
-                        self._unstartable(connection, stream)
+                    self._start(connection, stream)
                     return
         if self.closed:
             stream.end(TransportError("the engine is closed", kind=FailureKind.POOL, verdict=Verdict.NOT_SENT))
@@ -137,6 +145,13 @@ class Pool:
         limit = stream.request.pool_timeout
         if limit is None:
             limit = self.options.acquire_timeout
+        return math.inf if limit is None else limit
+
+    def _patience(self, stream: Stream | None) -> float:
+        """Seconds that a dial may take for this request; for None, for nobody in particular."""
+        limit = None if stream is None else stream.request.connect_timeout
+        if limit is None:
+            limit = self.options.connect_timeout
         return math.inf if limit is None else limit
 
     def _connect_limit(self, stream: Stream) -> float:
@@ -184,6 +199,7 @@ class Pool:
                 spread=options.distribution == "spread",
                 upload=self.is_upload(stream),
                 negotiated=self.negotiated,
+                waiting=len(self.waiting),
             )
             if choice.dial:
                 self._dial()
@@ -238,8 +254,7 @@ class Pool:
         if connection.open:
             return True
         if connection.served and monotonic() >= connection.retire_at:
-            connection.drain()
-            connection.close()
+            connection.close("lifetime")
             return False
         if connection.stale():
             # Something is readable on an idle connection: its end, perhaps. Let the loop read it before choosing.
@@ -262,11 +277,12 @@ class Pool:
 
     def _unstartable(self, connection: Connection, stream: Stream) -> None:
         """No more stream ids, or it is closing: it may finish what it has."""
-        connection.drain()
+        connection.drain("exhausted")
         self.waiting.appendleft(stream)
+        self._arm_queue(stream)
         self.dispatch()
 
-    def resend(self, stream: Stream) -> bool:
+    def resend(self, stream: Stream, verdict: Verdict) -> bool:
         """Put a request that surely was not processed back into the queue, once. False: tell its caller instead."""
         request = stream.request
         if stream.resends or stream.left or self.closed or not request.replayable:
@@ -275,6 +291,9 @@ class Pool:
             return False
         self.counters.resends += 1
         stream.resends += 1
+        if verdict is Verdict.REFUSED:
+            stream.refusals += 1
+            self.emit("resent", call=request.call)
         stream.connection = None
         stream.stream_id = 0
         stream.upload_done = stream.held = False
@@ -301,15 +320,14 @@ class Pool:
             connection = Connection(self)
             return connection
 
-        # The first caller's own limit, else the engine's; those who want less time have clocks of their own.
-        limit = self.waiting[0].request.connect_timeout if self.waiting else None
-        if limit is None:
-            limit = self.options.connect_timeout
+        # The most patient of those who wait; the others have clocks of their own.
+        limit = max(map(self._patience, self.waiting), default=self._patience(None))
         try:
             async with asyncio.timeout(None if limit == math.inf else limit):
-                await dial(self.spec, factory)
+                await dial(self.spec, factory, self.options.tcp_keepalive)
         except asyncio.CancelledError:
-            self.dialing -= 1
+            if connection is None or connection.transport is None or connection.http1:
+                self.dialing -= 1
             raise
         except Exception as error:  # noqa: BLE001 - every failure to connect is told to those who wait
             if connection is not None and connection.transport is not None and not connection.http1:
@@ -340,6 +358,7 @@ class Pool:
 
     def connected(self, connection: Connection) -> None:
         """TCP and TLS stand, ALPN chose h2. Until the server's SETTINGS one request may go out."""
+        self.dialing -= 1
         self.negotiated = True
         self.counters.opened_total += 1
         self.connections.append(connection)
@@ -353,8 +372,7 @@ class Pool:
             connection.abort(TimeoutError("the server sent no SETTINGS"))
 
     def settled(self, connection: Connection) -> None:
-        """The server's first SETTINGS are here: the dial is over."""
-        self.dialing -= 1
+        """The server's first SETTINGS are here: as many requests as they allow may go out."""
         if sum(other.settled for other in self.connections) == 1:
             self.settled_at = monotonic()
         self.dispatch()
@@ -363,18 +381,24 @@ class Pool:
 
     def dial_lost(self, error: BaseException) -> None:
         """A connection ended before the server's SETTINGS."""
-        self.dialing -= 1
         self._dial_failed(error)
 
     def _dial_failed(self, error: BaseException) -> None:
-        if any(connection.limit for connection in self.connections):
+        if self.dialing or any(connection.limit for connection in self.connections):
             self.dispatch()
             return
         waiting, self.waiting = self.waiting, deque()
+        now = monotonic()
         for stream in waiting:
+            if isinstance(error, TimeoutError) and now - stream.since < self._connect_limit(stream) < math.inf:
+                # It came late and has a limit of its own, which has not passed: its turn to be dialled for.
+                self.waiting.append(stream)
+                continue
             failure = dial_failure(error, self.spec)
-            failure.attempts = stream.resends + 1
+            failure.attempts = stream.refusals + 1
             stream.end(failure)
+        if self.waiting:
+            self.dispatch()
 
     def fall_back(self, stream: Stream, reason: str) -> None:
         """The server wants HTTP/1.1 for this request (and, as we remember, for this key)."""
@@ -392,8 +416,7 @@ class Pool:
     def idle(self, connection: Connection) -> None:
         """It has no streams: it is too old, or its idle time begins."""
         if connection.served and monotonic() >= connection.retire_at:
-            connection.drain()
-            connection.close()
+            connection.close("lifetime")
         elif connection.timer is None and self.options.idle_timeout is not None:
             self.wheel.arm(connection, self.options.idle_timeout)
 
@@ -404,8 +427,7 @@ class Pool:
         left = connection.last_read + limit - now
         if left > 0:
             return left
-        connection.drain()
-        connection.close()
+        connection.close("idle")
         return None
 
     def retire(self, connection: Connection) -> None:
@@ -422,12 +444,12 @@ class Pool:
         if not connection.open:
             connection.close()
 
-    def lost(self, connection: Connection) -> None:
-        """It is gone."""
+    def lost(self, connection: Connection, reason: str) -> None:
+        """It is gone; `reason` is for people."""
         if connection in self.connections:
             self.connections.remove(connection)
         self.retired.discard(connection)
-        self.emit("connection_closed", connection=connection.connection_id)
+        self.emit("connection_closed", connection=connection.connection_id, reason=reason)
 
     def calm(self) -> None:
         """The server said ENHANCE_YOUR_CALM: ping half as often."""

@@ -26,6 +26,8 @@ from netkit.http2.timers import Wheel
 __all__ = ["Counters", "EngineStats", "Reactor", "http1_remembered"]
 
 _READ_SIZE: Final = 256 << 10
+MAX_KEYS: Final = 4096
+"""Keys that are remembered without being in use: a crawler's origins, or TLS settings that are made for each call."""
 _inherited: list[Any] = []
 """Objects of a parent process's loops: touching them, even by collecting them, would reach into the parent."""
 
@@ -98,6 +100,7 @@ class Reactor:
         self.counters = Counters()
         self.pools: dict[Hashable, Pool] = {}
         self.closed = False
+        self._sweep_at = MAX_KEYS
         self._http1 = http1
         self._dirty: list[Connection] = []
         self._flushing = False
@@ -133,6 +136,9 @@ class Reactor:
         """The pool for this request's key, made on first use."""
         pool = self.pools.get(request.key)
         if pool is None:
+            if len(self.pools) >= self._sweep_at:
+                self.pools = {key: known for key, known in self.pools.items() if known.in_use}
+                self._sweep_at = max(MAX_KEYS, 2 * len(self.pools))
             pool = self.pools[request.key] = Pool(self, request.key, request.connect)
         return pool
 
@@ -152,7 +158,13 @@ class Reactor:
 
     def remember_http1(self, key: Hashable) -> None:
         """This key speaks HTTP/1.1 only; ask again after `fallback_ttl`."""
-        self._http1[key] = time.monotonic() + self.options.fallback_ttl
+        memory = self._http1
+        memory.pop(key, None)
+        if len(memory) >= MAX_KEYS:
+            # Loops in other threads may be doing the same.
+            for oldest in list(memory)[: MAX_KEYS // 4]:
+                memory.pop(oldest, None)
+        memory[key] = time.monotonic() + self.options.fallback_ttl
 
     def speaks_http1(self, key: Hashable) -> bool:
         """True while it is remembered that this key's server speaks HTTP/1.1 only."""

@@ -26,7 +26,7 @@ from typing import Any, Literal
 import msgspec
 
 from netkit import fork, hookimpl
-from netkit.events import ConnectionClosed, ConnectionOpened, WindowStalled
+from netkit.events import ConnectionClosed, ConnectionOpened, GoAwayReceived, PingAnswered, WindowStalled
 from netkit.flow import Send
 from netkit.http2 import Http2Options as EngineOptions
 from netkit.http2.port import Http2Port, StackEngine
@@ -106,6 +106,7 @@ class Http2:
 
     def __init__(self, options: Http2Options, context: Context, port: Http2Port) -> None:
         self._emit = context.emit
+        self._meter = context.meter
         self._now = context.runtime.now
         self._port = port
         self._prior_knowledge = options.enabled == "prior-knowledge"
@@ -129,10 +130,14 @@ class Http2:
         target = self._port.target(request, prior_knowledge=self._prior_knowledge)
         if target is None:
             return await send(request)
+        target.call = getattr(request.native, "call", None)
         response = await self._port.exchange(self.engine(), request, target)
         return await send(request) if response is None else response
 
     def _on_event(self, name: str, details: Mapping[str, Any]) -> None:
+        if name == "resent":
+            # The server saw it once more, and nobody above did.
+            self._meter.attempt(details["call"])
         if not self._emit:
             return
         connection = str(details.get("connection", ""))
@@ -144,6 +149,18 @@ class Http2:
             )
         elif name == "window_stall":
             self._emit(WindowStalled(time=self._now(), connection=connection))
+        elif name == "goaway":
+            self._emit(
+                GoAwayReceived(
+                    time=self._now(),
+                    connection=connection,
+                    last_stream_id=details["last_stream_id"],
+                    code=details["code"],
+                    reason=details["reason"],
+                )
+            )
+        elif name == "ping":
+            self._emit(PingAnswered(time=self._now(), connection=connection, seconds=details["rtt"]))
 
     def stats(self) -> Http2Stats:
         engine, past = self._engine, self._past
@@ -187,6 +204,7 @@ def engine_options(options: Http2Options, pool: Any) -> EngineOptions:
             "max_queue": sys.maxsize if pool.max_queue is None else pool.max_queue,
             "max_lifetime": pool.max_lifetime,
             "max_requests": pool.max_requests,
+            "tcp_keepalive": _keepalive(pool.tcp_keepalive),
         }
         if pool.idle_timeout != "learn":
             shared["idle_timeout"] = pool.idle_timeout
@@ -196,6 +214,13 @@ def engine_options(options: Http2Options, pool: Any) -> EngineOptions:
         if field.name not in ("enabled", "machine")
     }
     return EngineOptions(machine=None if options.machine == "auto" else options.machine, **own, **shared)
+
+
+def _keepalive(option: tuple[int, int, int] | bool) -> tuple[int, int, int] | None:
+    """The pool's option as the engine takes it: true is the engine's default."""
+    if option is True:
+        return EngineOptions().tcp_keepalive
+    return None if option is False else option
 
 
 def _weakly(method: Callable[[str, Mapping[str, Any]], None]) -> Callable[[str, Mapping[str, Any]], None]:

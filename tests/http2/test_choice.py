@@ -12,6 +12,11 @@ class View:
     open: int
     limit: int = 100
     uploads: int = 0
+    promised: int = 0
+
+    @property
+    def expected(self) -> int:
+        return self.promised or self.limit
 
 
 def test_oldest_with_room() -> None:
@@ -25,6 +30,15 @@ def test_dial_only_when_all_are_full_and_none_is_being_opened() -> None:
     assert choose([View(100)], dialing=0, max_connections=2) == Choice(None, True)
     assert choose([View(100)], dialing=1, max_connections=3) == Choice(None, False)
     assert choose([View(100)], dialing=0, max_connections=1) == Choice(None, False)
+
+
+def test_a_burst_grows_while_settings_are_awaited_by_as_much_as_it_needs() -> None:
+    new = View(1, limit=1, promised=100)
+    assert choose([new], dialing=0, max_connections=16, waiting=99) == Choice(None, False)
+    assert choose([new], dialing=0, max_connections=16, waiting=100) == Choice(None, True)
+    assert choose([new], dialing=1, max_connections=16, waiting=999) == Choice(None, False)
+    assert choose([new, new], dialing=0, max_connections=16, waiting=198) == Choice(None, False)
+    assert choose([new, View(100)], dialing=0, max_connections=2, waiting=999) == Choice(None, False)
 
 
 def test_a_limit_of_zero_is_full() -> None:

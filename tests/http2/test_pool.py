@@ -462,6 +462,23 @@ async def test_unix_socket(engine_for: Any, serve: Any, tmp_path: Any) -> None:
     listener.close()
 
 
+async def test_a_cold_burst_opens_what_it_needs_before_any_settings(serve: Any, engine_for: Any) -> None:
+    """As many connections as 250 requests need, one request on each until its server has told its limit."""
+
+    class Silent(Script):
+        settings_delay = 1000.0
+
+    server, engine = serve(Silent()), engine_for()
+    burst = [asyncio.ensure_future(echo(engine, request_to(server.port, f"/{n}"))) for n in range(250)]
+    await server.until(lambda: len(server.entries("open")) == 3)
+    assert not server.entries("headers")
+    server.call(lambda: [conn.begin() for conn in server.connections])
+    answers = await asyncio.gather(*burst)
+    assert [answer["path"] for answer in answers] == [f"/{n}" for n in range(250)]
+    assert len(server.connections) == 3
+    assert max(conn.peak for conn in server.connections) <= 100
+
+
 async def test_events_are_told(serve: Any, machine: str) -> None:
     from netkit.http2 import Engine, Http2Options
 

@@ -92,6 +92,8 @@ class Ngh2Engine:
             self._connection.acknowledge_received_data(size, stream)
         except (ngh2.StreamProtocolError, ngh2.ConnectionClosingError):
             return
+        except ValueError:
+            return  # the client reset the stream: what was unread then has been returned with it
 
     def is_over(self) -> bool:
         return not (self._connection.want_read or self._connection.want_write)

@@ -144,6 +144,11 @@ class RetriedCall:
 
     async def _judged(self, outcome: Outcome) -> Outcome:
         """Resend what the server refused, once and unseen; then judge what came of it."""
+        if outcome.error is not None and outcome.error.attempts > 1:
+            # The transport below has done it already.
+            self._resent = True
+            self.sent += outcome.error.attempts - 1
+            self.refused_resent += outcome.error.attempts - 1
         if outcome.refused and not self._resent and self._request.body.replayable:
             self._resent = True
             self._report(outcome)
