@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from netkit_plugins.image.opening import looks_like_picture
-from netkit_plugins.image.places import Places
+from netkit_plugins.image.places import TYPE_KEYS, Places
 from netkit_plugins.image.spots import TextSpot, decoded_base64
 
 __all__ = ["Malformed", "StringAt", "find_in_json", "strings"]
@@ -107,15 +107,24 @@ def _decoded(token: bytes) -> str:
 
 def find_in_json(body: bytes, places: Places) -> list[TextSpot]:
     """Every picture that stands at a place of ours. A body that is no JSON has none."""
-    spots = []
+    found: list[tuple[StringAt, str]] = []
+    types: dict[tuple[str | int, ...], tuple[int, int]] = {}
     try:
         for string in strings(body):
-            kind = places.of(string.steps)
-            if kind is not None and _is_picture(body, string, kind):
-                where = ".".join(map(str, string.steps)) or "the body"
-                spots.append(TextSpot(body, string.start, string.end, where, string.key))
+            if string.steps and string.steps[-1] in TYPE_KEYS:
+                types[string.steps[:-1]] = string.start, string.end
+            elif (kind := places.of(string.steps)) is not None:
+                found.append((string, kind))
     except Malformed:
         return []
+    spots = []
+    for string, kind in found:
+        type_ = types.get(string.steps[:-1]) if string.steps and string.steps[-1] == "data" else None
+        if type_ is not None and body[type_[0] + 1 : type_[1]].lower().startswith(b"image/"):
+            kind = "picture"
+        if _is_picture(body, string, kind):
+            where = ".".join(map(str, string.steps)) or "the body"
+            spots.append(TextSpot(body, string.start, string.end, where, string.key, type_))
     return spots
 
 

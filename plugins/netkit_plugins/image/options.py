@@ -105,7 +105,13 @@ class ImageOptions(PictureOptions):
     max_body: bytes of a streamed body that are read to look for pictures; a larger one is an error, see on_error.
     """
 
-    presets: tuple[Literal["openai", "gme", "tei"], ...] = ("openai", "gme", "tei")
+    presets: tuple[Literal["openai", "gme", "tei", "anthropic", "gemini"], ...] = (
+        "openai",
+        "gme",
+        "tei",
+        "anthropic",
+        "gemini",
+    )
     paths: tuple[str, ...] = ()
     sniff: bool = False
     on_error: Literal["raise", "pass"] = "raise"

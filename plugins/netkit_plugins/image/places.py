@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-__all__ = ["PRESETS", "RENAMES", "Place", "Places", "parse_path"]
+__all__ = ["PRESETS", "RENAMES", "TYPE_KEYS", "Place", "Places", "parse_path"]
 
 Path = tuple[str, ...]
 Steps = Sequence[str | int]
@@ -37,7 +37,14 @@ PRESETS: Final[dict[str, Place]] = {
         ("images.*", "inputs.image", "inputs.*.image", "input.*.image", "inputs.*.content.*.image_base64"),
         ("inputs", "inputs.*", "inputs.*.*", "data.*.uri", "data.*.blob"),
     ),
+    # {"source": {"media_type": …, "data": …}}, where documents may stand too.
+    "anthropic": Place((), ("**.source.data",)),
+    # {"inline_data": {"mime_type": …, "data": …}}, in both spellings.
+    "gemini": Place((), ("**.inline_data.data", "**.inlineData.data")),
 }
+
+TYPE_KEYS: Final = frozenset({"media_type", "mime_type", "mimeType"})
+"""Keys beside a picture's `data` that say its type: it makes the place a picture's, and follows the new content."""
 
 RENAMES: Final = {"image": "image_url", "image_base64": "image_url", "blob": "uri"}
 """The key under which a URL stands where the picture itself stood under this one."""

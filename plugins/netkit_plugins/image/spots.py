@@ -97,14 +97,24 @@ class RawSpot:
 
 
 class TextSpot:
-    """A JSON string that is base64 or a data URL, `start` to `end` with its quotes; `key` is where its key stands."""
+    """A JSON string that is base64 or a data URL, `start` to `end` with its quotes; `key` is where its key stands,
+    `type_` the string beside it that says its media type."""
 
-    takes_url = True
-
-    def __init__(self, body: bytes, start: int, end: int, where: str, key: tuple[int, int] | None) -> None:
+    def __init__(
+        self,
+        body: bytes,
+        start: int,
+        end: int,
+        where: str,
+        key: tuple[int, int] | None,
+        type_: tuple[int, int] | None = None,
+    ) -> None:
         self._body = body
         self._start, self._end = start, end
         self._key = key
+        self._type = type_
+        # Where a type stands beside it, a URL would need another shape.
+        self.takes_url = type_ is None
         self.where = where
         self.length = end - start
 
@@ -130,7 +140,11 @@ class TextSpot:
 
     def edit(self, picture: ProcessedImage) -> Edit:
         value = picture.data_url if _is_data_url(self._text(32)) else picture.base64
-        return self._start, self._end, b'"%b"' % value.encode("ascii")
+        data = self._start, self._end, b'"%b"' % value.encode("ascii")
+        if self._type is None:
+            return data
+        first, second = sorted([data, (*self._type, b'"%b"' % picture.mime.encode("ascii"))])
+        return first[0], second[1], first[2] + self._body[first[1] : second[0]] + second[2]
 
     def edit_url(self, url: str) -> Edit:
         value = msgspec.json.encode(url)

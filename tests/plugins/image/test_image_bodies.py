@@ -120,6 +120,27 @@ SHAPES = {
         {"inputs": [{"content": [{"type": "image_base64", "image_base64": DATA_URL}]}]},
         ["inputs.0.content.0.image_base64"],
     ),
+    "anthropic": (
+        {"content": [{"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": b64(PNG)}}]},
+        ["content.0.source.data"],
+    ),
+    "anthropic, what says that it is a picture": (
+        {"content": [{"source": {"data": "aGVsbG8=", "media_type": "image/jpeg"}}]},
+        ["content.0.source.data"],
+    ),
+    "anthropic, a document": (
+        {
+            "content": [
+                {"source": {"media_type": "application/pdf", "data": "JVBERi0xLjc="}},
+                {"source": {"data": "text"}},
+            ]
+        },
+        [],
+    ),
+    "gemini": (
+        {"contents": [{"parts": [{"inlineData": {"mimeType": "image/png", "data": b64(PNG)}}, {"text": "x"}]}]},
+        ["contents.0.parts.0.inlineData.data"],
+    ),
     "urls are left alone": (
         {
             "image": "https://a.test/x.png",
@@ -169,6 +190,17 @@ def test_several_pictures_each_in_its_place() -> None:
     assert made == {"inputs": [{"image": OTHER.base64}, "x", {"image": OTHER.data_url}]}
     stored = json.loads(spliced(body, [second.edit_url("https://s/2"), first.edit_url("https://s/1")]))
     assert stored == {"inputs": [{"image_url": "https://s/1"}, "x", {"image_url": "https://s/2"}]}
+
+
+@pytest.mark.parametrize("first", ["media_type", "data"])
+def test_the_type_beside_a_picture_follows_it(first: str) -> None:
+    values = {"media_type": "image/png", "data": b64(PNG)}
+    source = {name: values[name] for name in sorted(values, key=lambda name: name != first)}
+    body = json.dumps({"a": 1, "source": {**source, "type": "base64"}, "z": [2]}).encode()
+    (spot,) = find_in_json(body, EVERYWHERE)
+    assert not spot.takes_url
+    made = spliced(body, [spot.edit(OTHER)])
+    assert made == body.replace(b"image/png", b"image/jpeg").replace(b64(PNG).encode(), OTHER.base64.encode())
 
 
 @pytest.mark.parametrize(
