@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import netkit
-from netkit.errors import PoolTimeout, QueueFull
+from netkit.errors import DeadlineExceeded, PoolTimeout, QueueFull
 from netkit.testing import MockGPU, faults
 from netkit.testing.mock_gpu.exchange import Answer, Exchange
 from tests.benchmarks.adaptive_limit import measure
@@ -198,3 +198,24 @@ async def test_the_adaptive_number_finds_what_a_server_takes() -> None:
     # Without it most first attempts are refused, and many calls for good.
     assert found.refused <= 60
     assert 1 <= found.concurrency <= 12
+
+
+def test_a_deadline_ends_the_wait_for_a_turn(faced: Any, gpu: MockGPU) -> None:
+    gpu.faults.push(faults.Status(429, headers={"retry-after": "30"}, times=None))
+
+    async def work(session: Any) -> tuple[list[Any], Any]:
+        async def call() -> int:
+            status: int = (await session.request("GET", f"{gpu.url}/v1/models", timeout=60.0)).status
+            return status
+
+        first = await faced.gather([call])
+        return first + await faced.gather([call] * 3), netkit.stats(session.native)
+
+    plugins = {"deadline": {"total": 0.4}, "limit": True, "retry": {**RETRY, "attempts": 1}}
+    started = time.monotonic()
+    results, stats = faced.run(plugins, work)
+    assert time.monotonic() - started < 25
+    assert results[0] == 429
+    assert all(isinstance(error, DeadlineExceeded) for error in results[1:]), results
+    assert len(gpu.log.requests) == 1
+    assert (stats.limit.queued, stats.limit.in_use) == (0, 0)
