@@ -25,6 +25,7 @@ from netkit.hops import Hops
 from netkit.identity import token_of
 from netkit.messages import NO_BODY, Body, Request, Response, Timeout
 from netkit_adapters.requests.body import NativeBody
+from netkit_adapters.requests.origins import leave_behind
 from netkit_adapters.requests.raw import Original
 
 if TYPE_CHECKING:
@@ -186,6 +187,8 @@ class Exchange:
             else:
                 prepared.headers.pop("Content-Length", None)
                 prepared.headers["Transfer-Encoding"] = "chunked"
+        if request.url is not original.url:
+            leave_behind(prepared, self.prepared)
         return prepared
 
 

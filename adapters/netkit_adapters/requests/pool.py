@@ -181,6 +181,7 @@ class RequestsPool:
         self._policy: ConnectionPolicy | None = None
         self._lock: Any = threading.RLock()
         self._thread = threading.local()
+        self._released = False
         self._opened, self._stale, self._other = Counter(), Counter(), Counter()
         fork.register(self)
 
@@ -217,7 +218,7 @@ class RequestsPool:
 
     def adopt(self, adapter: BaseAdapter) -> None:
         """Drive the pools that `adapter` makes from now on. Called before each use; the first time counts."""
-        if getattr(adapter, DRIVER, None) is self:
+        if getattr(adapter, DRIVER, None) is self or self._released:
             return
         setattr(adapter, DRIVER, self)
         self.know(self._adopted, adapter)
@@ -236,7 +237,9 @@ class RequestsPool:
             return list(known)
 
     def release(self) -> None:
-        """Let go of every adapter: from now on urllib3 drives its pools by itself. Open connections stay open."""
+        """Let go of every adapter, for good: from now on urllib3 drives its pools by itself. Open connections stay
+        open. What is sent later through an answer of before (digest authentication's second leg) drives nothing."""
+        self._released = True
         for adapter in self._all(self._adopted):
             if getattr(adapter, DRIVER, None) is not self:
                 continue
