@@ -161,9 +161,10 @@ def test_metadata_of_mutated_files(format_: str) -> None:
     run()
 
 
+@pytest.mark.parametrize("max_size", [None, 24])
 @pytest.mark.parametrize("format_", LOSSLESS)
-def test_every_truncation_is_noticed(format_: str) -> None:
+def test_every_truncation_is_noticed(format_: str, max_size: int | None) -> None:
     data = strip(format_, SEEDS[format_])
     for length in range(16, len(data)):
         with pytest.raises(ImageError):
-            preprocess(data[:length], format="keep")
+            preprocess(data[:length], format="keep", max_size=max_size)
