@@ -108,12 +108,14 @@ def test_the_first_ones_timeout_is_its_own(face: Face, http: str) -> None:
 
         got = await together(stage, [hurried, patient, patient, patient], nothing)
         async with stage.bench.native() as plain:
+            # Connected first: a connect that is cut short is not what is asked about.
+            await plain.request("POST", stage.url, content=b"{}")
             stage.go.clear()
             expected = await stage.bench.failure(plain, "POST", stage.url, content=b"{}", timeout=0.05)
         assert type(got[0]) is type(expected), got[0]
         assert [one.status for one in got[1:]] == [200] * 3
         assert len({one.json()["counter"] for one in got[1:]}) == 1
-        assert len(stage.seen) <= 3, "the first, one for the others, and the plain one"
+        assert len(stage.seen) <= 4, "the first, one for the others, and two plain ones"
 
     play(face, http, scene)
 
