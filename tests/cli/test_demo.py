@@ -24,8 +24,12 @@ def test_the_ladder_runs_on_every_stack(tmp_path: Path, capsys: pytest.CaptureFi
         assert connections[0] == 24
         assert connections[1] <= 4
         assert connections[2] == 1
+        # Batches are fewer requests than there are calls; the other steps send each call.
+        requests = [int(cells[-4 if cells[-1] == "0" else -5]) for cells in rows]
+        assert requests[:3] == [24, 24, 24]
+        assert 1 <= requests[-1] < 24
     text = report.read_text(encoding="utf-8")
-    assert text.count("<svg") == 4
+    assert text.count("<svg") == 5
     assert not re.search(r"(src|href)=", text)
 
 

@@ -73,6 +73,7 @@ def _measure(step: Step, stack: str, workload: Workload, backend: dict[str, Any]
         # Asking for the statistics opens a connection too.
         connections=after["connections"] - before["connections"] - 1,
         utilisation=(after["busy"] - before["busy"]) / (GPUS * seconds),
+        requests=after["requests"] - before["requests"] - 1,
     )
 
 

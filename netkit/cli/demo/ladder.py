@@ -39,6 +39,12 @@ STEPS: Final = (
         "Many calls share a few connections; the first one negotiates for all.",
         {"http2": True, "pool": True},
     ),
+    Step(
+        6,
+        "batching",
+        "Calls that differ only in their input become one: the GPU is paid for its launch once, not for each call.",
+        {"http2": True, "pool": True, "batch": True},
+    ),
 )
 
 
@@ -62,6 +68,8 @@ class Outcome(msgspec.Struct, frozen=True):
     errors: int
     connections: int
     utilisation: float
+    requests: int = 0
+    """What the server counted; fewer than the calls where they were merged."""
 
     @property
     def rate(self) -> float:

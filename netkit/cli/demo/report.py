@@ -30,6 +30,7 @@ def _rows(outcomes: Sequence[Outcome], steps: Sequence[Step]) -> list[list[str]]
             f"{outcome.rate:,.0f}",
             f"{outcome.mean * 1e3:.1f}",
             *(f"{outcome.percentile(share) * 1e3:.1f}" for share in (0.5, 0.95, 0.99)),
+            f"{outcome.requests:,}",
             str(outcome.connections),
             f"{outcome.utilisation:.0%}",
             str(outcome.errors),
@@ -39,7 +40,7 @@ def _rows(outcomes: Sequence[Outcome], steps: Sequence[Step]) -> list[list[str]]
     ]
 
 
-HEAD = ("stack", "step", "req/s", "mean ms", "P50", "P95", "P99", "conns", "GPU", "errors", "vs 1")
+HEAD = ("stack", "step", "req/s", "mean ms", "P50", "P95", "P99", "at server", "conns", "GPU", "errors", "vs 1")
 
 
 def table(outcomes: Sequence[Outcome], steps: Sequence[Step]) -> Any:
@@ -154,6 +155,7 @@ def page(
         for title, value, unit in (
             ("Throughput", lambda outcome: outcome.rate, "requests/s"),
             ("P99 latency", lambda outcome: outcome.percentile(0.99) * 1e3, "ms"),
+            ("Requests at the server", lambda outcome: float(outcome.requests), "requests"),
             ("Connections opened", lambda outcome: float(outcome.connections), "connections"),
             ("GPU busy", lambda outcome: outcome.utilisation * 100, "%"),
         )
