@@ -3,8 +3,9 @@
     python -m tests.benchmarks.w7_batching [--rounds 3]
 
 Stands by itself: its server has to be a GPU that is paid for each launch, which is the mock's, in a process of its
-own. The plain SDK and the SDK on netkit with `batch` take turns; every vector is checked. Then two costs of the plugin:
-what it takes to split a batch's answer, against `json.loads` of it, and what a call alone pays (CPU, paired blocks).
+own. The plain SDK and the SDK on netkit with `batch` take turns; every vector is checked. Then two costs of the
+plugin: what it takes to split a batch's answer, against `json.loads` of it, and what a call alone pays (CPU,
+paired blocks).
 """
 
 from __future__ import annotations
