@@ -31,6 +31,7 @@ __all__ = [
     "ConnectionDiscarded",
     "ConnectionOpened",
     "Emitter",
+    "EndpointEjected",
     "Event",
     "GoAwayReceived",
     "LimitPaused",
@@ -199,6 +200,14 @@ class WindowStalled(Event, frozen=True, kw_only=True):
     """An upload waits for the server to grant more flow-control window."""
 
     connection: str
+
+
+class EndpointEjected(Event, frozen=True, kw_only=True):
+    """A replica gets no calls for `seconds`: "failures" in a row, or "asked" to be left alone (Retry-After)."""
+
+    endpoint: str
+    seconds: float
+    reason: str
 
 
 class Emitter:

@@ -48,6 +48,7 @@ DEFAULT_PLUGINS: Final[dict[str, str]] = {
     "http2": "netkit_plugins.http2",
     "coalesce": "netkit_plugins.coalesce",
     "batch": "netkit_plugins.batch",
+    "balance": "netkit_plugins.balance",
     "breaker": "netkit_plugins.breaker",
     "telemetry": "netkit_plugins.telemetry",
     "cache": "netkit_plugins.cache",

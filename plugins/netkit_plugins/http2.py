@@ -32,6 +32,7 @@ from netkit.http2 import Http2Options as EngineOptions
 from netkit.http2.port import Http2Port, StackEngine
 from netkit.messages import Request, Response
 from netkit.plugins import Context
+from netkit_plugins.pool.options import aged
 
 __all__ = ["Http2", "Http2Options", "Http2Stats", "engine_options", "factory"]
 
@@ -110,7 +111,7 @@ class Http2:
         self._now = context.runtime.now
         self._port = port
         self._prior_knowledge = options.enabled == "prior-knowledge"
-        self._options = engine_options(options, context.settings("pool"))
+        self._options = engine_options(options, context.settings("pool"), context.settings("balance"))
         self._engine: StackEngine | None = None
         self._lock = threading.Lock()
         self._past = Http2Stats()
@@ -193,11 +194,14 @@ class Http2:
             engine.close()
 
 
-def engine_options(options: Http2Options, pool: Any) -> EngineOptions:
-    """The engine's options: this plugin's, and what it shares with `pool` where that is on."""
+def engine_options(options: Http2Options, pool: Any, balance: Any = None) -> EngineOptions:
+    """The engine's options: this plugin's, and what it shares with `pool` and `balance` where those are on."""
     # Without the pool plugin nobody is turned away and nothing is cut short that the caller did not limit.
     shared: dict[str, Any] = {"connect_timeout": None, "acquire_timeout": None, "max_queue": sys.maxsize}
+    if pool is None and getattr(balance, "max_connection_age", None) is not None:
+        shared["max_lifetime"] = balance.max_connection_age
     if pool is not None:
+        pool = aged(pool, balance)
         shared = {
             "connect_timeout": pool.connect_timeout,
             "acquire_timeout": pool.acquire_timeout,

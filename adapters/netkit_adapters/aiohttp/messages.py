@@ -210,6 +210,10 @@ class Exchange:
         changed.headers = req.headers.copy() if same_headers else CIMultiDict(request.headers.items())
         if not same_url:
             _move(changed, URL(request.url, encoded=True), req.url)
+            if (host := request.extensions.get("host")) is not None:
+                changed.headers[hdrs.HOST] = host
+            if (name := request.extensions.get("server_hostname")) is not None:
+                changed.server_hostname = name
         if not same_body:
             _fill(changed, data_of(request.body))
         return changed

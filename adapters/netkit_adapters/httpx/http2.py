@@ -74,7 +74,8 @@ class HttpxHttp2:
         if "trace" in asked:
             return None
         # httpcore does not pass it on through a tunnel.
-        place = route.place(url, scheme, asked.get("sni_hostname") if route.proxy is None else None)
+        name = request.extensions.get("server_hostname") or asked.get("sni_hostname")
+        place = route.place(url, scheme, name if route.proxy is None else None)
         if self._http1 and self._knows_http1(place):
             return None
         if headers is None:

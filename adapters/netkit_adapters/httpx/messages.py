@@ -203,6 +203,8 @@ class Exchange:
             url = self.wiring.stack.native.URL(request.url)
             transport = self.pick(url)
             headers = moved(self, headers, url, transport)
+            if (host := request.extensions.get("host")) is not None:
+                headers = headers.set("Host", host)
         if request.body is not self.body:
             headers = _framed(headers, request.body)
         return (
@@ -213,14 +215,17 @@ class Exchange:
 
     def _with_stream(self, request: Request, url: Any, headers: Any, body: Body, *, asynchronous: bool) -> Any:
         native, stack = self.native, self.wiring.stack
+        extensions = native.extensions
+        if request.timeout is not self.timeout:
+            extensions = {**extensions, "timeout": _limits(request.timeout)}
+        if (name := request.extensions.get("server_hostname")) is not None:
+            extensions = {**extensions, "sni_hostname": name}
         return stack.native.Request(
             request.method,
             url,
             headers=headers,
             stream=native.stream if body is self.body else stream_of(stack, body, asynchronous=asynchronous),
-            extensions=native.extensions
-            if request.timeout is self.timeout
-            else {**native.extensions, "timeout": _limits(request.timeout)},
+            extensions=extensions,
         )
 
 

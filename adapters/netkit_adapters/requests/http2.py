@@ -240,7 +240,7 @@ class RequestsHttp2:
         proxy = select_proxy(url, proxies) if proxies else None
         try:
             trust = self._trust.key(arguments.get("verify", True), arguments.get("cert"))
-            known = (url, trust, proxy)
+            known = (url, trust, proxy, request.extensions.get("server_hostname"))
             destination = self._destinations.get(known)
             if destination is None:
                 if known in self._destinations:
@@ -278,29 +278,32 @@ class RequestsHttp2:
             pool_timeout=timeout.pool,
         )
 
-    def _destination(self, known: tuple[str, Any, str | None]) -> _Destination | None:
+    def _destination(self, known: tuple[str, Any, str | None, str | None]) -> _Destination | None:
         """Work out where a URL leads; None, too, is remembered."""
         if len(self._destinations) >= MAX_DESTINATIONS:
             self._destinations.clear()
-        url, trust, address = known
+        url, trust, address, name = known
         destination = None
         parts = _split(url)
         proxy = _proxy(address) if address else None
         if parts is not None and parts[0] in ("http", "https") and (not address or (proxy and parts[0] == "https")):
             scheme, host, port, authority, path = parts
             secure = scheme == "https"
-            identity = (scheme, host, port, trust if secure else None, proxy)
+            identity = (scheme, host, port, trust if secure else None, proxy, name)
             if len(self._keys) >= MAX_DESTINATIONS:
                 self._keys.clear()
             key = self._keys.setdefault(identity, _Key(identity))
-            spec = ConnectSpec(host, port, ssl=self._trust.context(trust) if secure else None, proxy=proxy)
+            context = self._trust.context(trust) if secure else None
+            spec = ConnectSpec(host, port, ssl=context, proxy=proxy, server_hostname=name)
             destination = _Destination(key, spec, scheme.encode(), authority, path)
         self._destinations[known] = destination
         return destination
 
     async def exchange(self, engine: SyncEngine, request: Request, target: H2Request) -> Response | None:
         native: Exchange = request.native
-        direct = target.connect.ssl is not None and target.connect.proxy is None
+        connect = target.connect
+        # A connection verified for another name than its URL's must not get into urllib3's pool for that URL.
+        direct = connect.ssl is not None and connect.proxy is None and connect.server_hostname is None
         try:
             if direct and not self._negotiation.speaks_http2(engine, request, target):
                 return None

@@ -42,6 +42,27 @@ __all__ = ["Exchange", "build_native", "to_request", "to_response"]
 Prepared: TypeAlias = "tuple[BaseAdapter, requests.PreparedRequest, dict[str, Any]]"
 
 
+class _NamedAdapter(HTTPAdapter):
+    """An adapter whose TLS connections are verified for the name that a request brings, not for its URL's host."""
+
+    def build_connection_pool_key_attributes(self, request: Any, verify: Any, cert: Any = None) -> Any:
+        host, pool = super().build_connection_pool_key_attributes(request, verify, cert)
+        name = request._netkit_server_hostname
+        return host, {**pool, "server_hostname": name, "assert_hostname": name}
+
+
+def named(name: str, adapter: BaseAdapter, prepared: requests.PreparedRequest, arguments: dict[str, Any]) -> Prepared:
+    """The same, with TLS for `name`. Only requests' own adapter knows how; another's answers for itself."""
+    if type(adapter) is not HTTPAdapter:
+        return adapter, prepared, arguments
+    verified = object.__new__(_NamedAdapter)
+    # The very same pools, managed by the adapter that its session closes.
+    verified.__dict__ = adapter.__dict__
+    prepared = prepared.copy()
+    prepared._netkit_server_hostname = name  # type: ignore[attr-defined]
+    return verified, prepared, arguments
+
+
 class Exchange:
     """One hop of a requests call: what `Request.native` holds."""
 
@@ -137,6 +158,8 @@ class Exchange:
         if self.attempted and request.timeout is not self.request.timeout:
             # Limits may shrink from attempt to attempt.
             result = (*result[:2], {**result[2], "timeout": _native_timeout(request.timeout)})
+        if request.extensions.get("server_hostname") is not None and (result[1].url or "").startswith("https:"):
+            result = named(request.extensions["server_hostname"], *result)
         body = request.body
         if opens_body and body.content is None and not self._taken_over:
             if body is not self.request.body:
@@ -178,6 +201,8 @@ class Exchange:
             for name in request.headers:
                 merged[_spelling(request.headers, name)] = request.headers[name]
             prepared.headers = merged
+        if (host := request.extensions.get("host")) is not None:
+            prepared.headers["Host"] = host
         if request.body is not original.body:
             # Bytes are there; anything else is opened for each attempt.
             prepared.body = request.body.content

@@ -29,8 +29,8 @@ class Bench:
         self.face = face
         self.http = http
         self.servers = servers
-        self.plugins = subject.plugins(http)
         self.gpu = self._server("main", tls=http == "2")
+        self.plugins = subject.plugins(http, self.gpu.url)
 
     @property
     def url(self) -> str:

@@ -31,15 +31,16 @@ class Subject:
         found = self.registration
         return frozenset() if found is None else frozenset(name.lower() for name in found.request_headers)
 
-    def plugins(self, http: str) -> dict[str, Any]:
-        """The `plugins=` argument that switches exactly this on."""
+    def plugins(self, http: str, url: str = "http://127.0.0.1") -> dict[str, Any]:
+        """The `plugins=` argument that switches exactly this on. `url` is the server's: options may ask for it by the
+        text "{url}"."""
         known = registry()
         mentioned = {found.name for found in known.implicit()} | (set(IMPLICIT_PLUGINS) & set(known.names()))
         chosen: dict[str, Any] = dict.fromkeys(sorted(mentioned), False)
         if http == "2":
             chosen["http2"] = True
         if self.name is not None:
-            chosen[self.name] = dict(self.options) or True
+            chosen[self.name] = _filled(dict(self.options), url) or True
         return chosen
 
     def without(self, http: str) -> dict[str, Any]:
@@ -48,6 +49,14 @@ class Subject:
 
     def __str__(self) -> str:
         return self.name or "bare"
+
+
+def _filled(value: Any, url: str) -> Any:
+    if isinstance(value, str):
+        return value.replace("{url}", url)
+    if isinstance(value, Mapping):
+        return {key: _filled(item, url) for key, item in value.items()}
+    return [_filled(item, url) for item in value] if isinstance(value, (list, tuple)) else value
 
 
 def subjects_of(plugin: str, options: Mapping[str, Any] | None = None) -> list[Subject]:

@@ -15,7 +15,7 @@ from netkit import ConfigError, Context, PoolTimeout, Request, Response, Send, f
 from netkit.pooling import PoolCounts, SocketSettings
 from netkit.stats import Meter, PoolStats
 from netkit_plugins.pool.idle import IdlePolicy
-from netkit_plugins.pool.options import PoolOptions
+from netkit_plugins.pool.options import PoolOptions, aged
 from netkit_plugins.pool.slots import SlotQueue, Slots
 from netkit_plugins.pool.sockets import socket_options
 from netkit_plugins.pool.sweep import sweeper_for
@@ -49,6 +49,7 @@ class PoolLayer:
     """One per session and set of options."""
 
     def __init__(self, options: PoolOptions, context: Context) -> None:
+        options = aged(options, context.settings("balance"))
         self._options = options
         self._context = context
         limit = options.max_connections

@@ -10,6 +10,7 @@ Rules of this file:
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from typing import Any
 
@@ -191,6 +192,9 @@ class RetriedCall:
             return None
         headers = response.headers
         failure = self._policy.judge_answer(response.status, headers, pure=self._pure, wall=time.time())
+        if failure is not None and self._policy.options.other_endpoint and response.extensions.get("other_endpoints"):
+            # What this replica asks for binds the calls to it, not those to another.
+            failure = dataclasses.replace(failure, after=None)
         if failure is not None and may_be_permanent(response.status, headers):
             try:
                 if is_permanent(await response.read()):
