@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-__all__ = ["ConnectionPolicy", "NativePool", "PoolCounts", "SocketSettings"]
+__all__ = ["ConnectionPolicy", "NativePool", "PoolCounts", "SocketSettings", "shorter_lifetime"]
 
 
 class PoolCounts(msgspec.Struct, frozen=True):
@@ -80,3 +80,10 @@ class NativePool(Protocol):
     def describe(self) -> dict[str, Any]:
         """What `netkit config` shows: option → how it is applied, or why it does not apply here."""
         ...
+
+
+def shorter_lifetime(lifetime: float | None, balance: Any) -> float | None:
+    """How long a connection may live, in seconds: `lifetime`, or `max_connection_age` of the balance plugin's options
+    (None: it is off) where that is less. None: without limit."""
+    age: float | None = getattr(balance, "max_connection_age", None)
+    return lifetime if age is None else age if lifetime is None else min(lifetime, age)

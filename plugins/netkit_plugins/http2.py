@@ -32,7 +32,7 @@ from netkit.http2 import Http2Options as EngineOptions
 from netkit.http2.port import Http2Port, StackEngine
 from netkit.messages import Request, Response
 from netkit.plugins import Context
-from netkit_plugins.pool.options import aged
+from netkit.pooling import shorter_lifetime
 
 __all__ = ["Http2", "Http2Options", "Http2Stats", "engine_options", "factory"]
 
@@ -198,15 +198,14 @@ def engine_options(options: Http2Options, pool: Any, balance: Any = None) -> Eng
     """The engine's options: this plugin's, and what it shares with `pool` and `balance` where those are on."""
     # Without the pool plugin nobody is turned away and nothing is cut short that the caller did not limit.
     shared: dict[str, Any] = {"connect_timeout": None, "acquire_timeout": None, "max_queue": sys.maxsize}
-    if pool is None and getattr(balance, "max_connection_age", None) is not None:
-        shared["max_lifetime"] = balance.max_connection_age
+    if pool is None:
+        shared["max_lifetime"] = shorter_lifetime(EngineOptions().max_lifetime, balance)
     if pool is not None:
-        pool = aged(pool, balance)
         shared = {
             "connect_timeout": pool.connect_timeout,
             "acquire_timeout": pool.acquire_timeout,
             "max_queue": sys.maxsize if pool.max_queue is None else pool.max_queue,
-            "max_lifetime": pool.max_lifetime,
+            "max_lifetime": shorter_lifetime(pool.max_lifetime, balance),
             "max_requests": pool.max_requests,
             "tcp_keepalive": _keepalive(pool.tcp_keepalive),
         }

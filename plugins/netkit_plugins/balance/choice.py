@@ -16,7 +16,7 @@ from typing import Final
 
 from netkit_plugins.balance.replica import Replica
 
-__all__ = ["PICKS", "by_affinity", "candidates"]
+__all__ = ["PICKS", "Pick", "by_affinity", "candidates", "least_pending", "p2c_ewma", "round_robin"]
 
 Pick = Callable[[Sequence[Replica], float, Random], Replica]
 

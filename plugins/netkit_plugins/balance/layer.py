@@ -17,6 +17,7 @@ from typing import Final
 import msgspec
 
 from netkit import Request, Response, Send, fork
+from netkit.blame import judge_end, judge_error
 from netkit.errors import ConfigError, TransportError
 from netkit.events import EndpointEjected
 from netkit.plugins import Context
@@ -27,7 +28,6 @@ from netkit_plugins.balance.options import BalanceOptions
 from netkit_plugins.balance.replica import Replica, ReplicaStats
 from netkit_plugins.balance.reports import utilisation_of
 from netkit_plugins.balance.service import Service, Target
-from netkit_plugins.breaker.judge import judge_end, judge_error
 
 __all__ = ["BalanceLayer", "BalanceStats"]
 

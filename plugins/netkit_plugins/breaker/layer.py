@@ -19,12 +19,12 @@ from typing import Final
 from pybreaker import STATE_CLOSED, STATE_OPEN
 
 from netkit import Request, Response, Send, fork
+from netkit.blame import judge_end, judge_error
 from netkit.errors import CircuitOpen, TransportError
 from netkit.events import CircuitClosed, CircuitHalfOpen, CircuitOpened
 from netkit.plugins import Context
 from netkit.shared import SharedRedis
 from netkit_plugins.breaker.circuit import Change, Circuit, CircuitStats, Permit, Snapshot
-from netkit_plugins.breaker.judge import judge_end, judge_error
 from netkit_plugins.breaker.options import BreakerOptions
 from netkit_plugins.breaker.shared import SharedSteps
 

@@ -5,6 +5,7 @@ Rule of this file: a slot that was taken is released on every way out: failure, 
 
 from __future__ import annotations
 
+import dataclasses
 import random
 import sys
 import threading
@@ -12,10 +13,10 @@ import weakref
 from typing import Any, Final
 
 from netkit import ConfigError, Context, PoolTimeout, Request, Response, Send, fork
-from netkit.pooling import PoolCounts, SocketSettings
+from netkit.pooling import PoolCounts, SocketSettings, shorter_lifetime
 from netkit.stats import Meter, PoolStats
 from netkit_plugins.pool.idle import IdlePolicy
-from netkit_plugins.pool.options import PoolOptions, aged
+from netkit_plugins.pool.options import PoolOptions
 from netkit_plugins.pool.slots import SlotQueue, Slots
 from netkit_plugins.pool.sockets import socket_options
 from netkit_plugins.pool.sweep import sweeper_for
@@ -49,7 +50,8 @@ class PoolLayer:
     """One per session and set of options."""
 
     def __init__(self, options: PoolOptions, context: Context) -> None:
-        options = aged(options, context.settings("balance"))
+        lifetime = shorter_lifetime(options.max_lifetime, context.settings("balance"))
+        options = dataclasses.replace(options, max_lifetime=lifetime)
         self._options = options
         self._context = context
         limit = options.max_connections

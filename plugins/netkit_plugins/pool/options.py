@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any, Literal
+from typing import Literal
 
-__all__ = ["PoolOptions", "aged"]
+__all__ = ["PoolOptions"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,11 +69,3 @@ class PoolOptions:
             raise ValueError(f"idle_timeout must be ≥ 0, got {self.idle_timeout:g}")
         if not isinstance(self.tcp_keepalive, bool) and (len(self.tcp_keepalive) != 3 or min(self.tcp_keepalive) < 1):
             raise ValueError(f"tcp_keepalive must be three numbers ≥ 1, got {self.tcp_keepalive!r}")
-
-
-def aged(options: PoolOptions, balance: Any) -> PoolOptions:
-    """`options` with connections that live no longer than `balance.max_connection_age`. None: balance is off."""
-    age = getattr(balance, "max_connection_age", None)
-    if age is None or (options.max_lifetime is not None and options.max_lifetime <= age):
-        return options
-    return dataclasses.replace(options, max_lifetime=age)

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from netkit_plugins.breaker import BreakerOptions, Circuit
 from netkit_plugins.breaker.circuit import Snapshot, open_seconds
-from netkit_plugins.breaker.judge import judge_end, judge_error
 from netkit_plugins.breaker.window import Window
 
+from netkit.blame import judge_end, judge_error
 from netkit.errors import BodyClosed, CircuitOpen, DeadlineExceeded, FailureKind, PoolTimeout, TransportError, Verdict
 
 
