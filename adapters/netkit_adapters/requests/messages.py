@@ -51,7 +51,9 @@ class _NamedAdapter(HTTPAdapter):
         return host, {**pool, "server_hostname": name, "assert_hostname": name}
 
 
-def named(name: str, adapter: BaseAdapter, prepared: requests.PreparedRequest, arguments: dict[str, Any]) -> Prepared:
+def _named(
+    name: str, adapter: BaseAdapter, prepared: requests.PreparedRequest, arguments: dict[str, Any]
+) -> Prepared:
     """The same, with TLS for `name`. Only requests' own adapter knows how; another's answers for itself."""
     if type(adapter) is not HTTPAdapter:
         return adapter, prepared, arguments
@@ -159,7 +161,7 @@ class Exchange:
             # Limits may shrink from attempt to attempt.
             result = (*result[:2], {**result[2], "timeout": _native_timeout(request.timeout)})
         if request.extensions.get("server_hostname") is not None and (result[1].url or "").startswith("https:"):
-            result = named(request.extensions["server_hostname"], *result)
+            result = _named(request.extensions["server_hostname"], *result)
         body = request.body
         if opens_body and body.content is None and not self._taken_over:
             if body is not self.request.body:
