@@ -80,10 +80,10 @@ def _photographs() -> dict[str, bytes]:
     """One of 12 MP for each corner, with some texture, and a bright spot in that corner."""
     from PIL import Image
 
-    texture = Image.effect_noise((SIZE[0] // 6, SIZE[1] // 6), 40).point(lambda value: value // 2)
+    texture = Image.effect_noise((SIZE[0] // 6, SIZE[1] // 6), 40).point([value // 2 for value in range(256)])
     texture = texture.resize(SIZE, Image.Resampling.BILINEAR)
     half = SIZE[0] // 2, SIZE[1] // 2
-    spot = Image.radial_gradient("L").resize(half).point(lambda value: 255 - value // 2)
+    spot = Image.radial_gradient("L").resize(half).point([255 - value // 2 for value in range(256)])
     made = {}
     for number, corner in enumerate(CORNERS):
         picture = texture.copy()
