@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Coroutine
 from contextlib import AbstractAsyncContextManager
+from contextvars import Context
 from typing import Any, TypeVar
 
 __all__ = ["Asyncio"]
@@ -146,7 +147,8 @@ class Asyncio:
     def spawn(self, coroutine: Coroutine[Any, Any, Any], *, name: str) -> Any:
         if asyncio._get_running_loop() is None:
             return _trio().spawn(coroutine, name=name)
-        task = asyncio.get_running_loop().create_task(coroutine, name=f"netkit-{name}")
+        # It outlives the caller whose call started it, and serves others: it must not keep that one's context.
+        task = asyncio.get_running_loop().create_task(coroutine, name=f"netkit-{name}", context=Context())
         self._spawned.add(task)
         task.add_done_callback(self._reap)
         return task

@@ -29,7 +29,7 @@ SUBJECTS: Final = [conformance.Subject(None)] + [
 ]
 
 
-@pytest.mark.parametrize("case", conformance.cases(SUBJECTS), ids=str)
+@pytest.mark.parametrize("case", conformance.cases(SUBJECTS, http=("1.1", "2")), ids=str)
 def test_conformance(case: conformance.Case) -> None:
     case.run()
 

@@ -15,7 +15,7 @@ from netkit.testing.mock_gpu import Answer, Exchange, Log, Signal, expected_byte
 __all__ = ["RULES"]
 
 _MEGABYTE = 1024 * 1024
-_STREAMED = {"1.1": 16 * _MEGABYTE, "2": 40 * _MEGABYTE}
+_STREAMED = {"1.1": 16 * _MEGABYTE, "2": 26 * _MEGABYTE}
 _MAY_GROW = {"1.1": 5 * _MEGABYTE, "2": 20 * _MEGABYTE}
 """Buffers of the stack, the server and two sockets, and on HTTP/2 a window at both ends; a layer that keeps the body
 passes this at once."""
