@@ -7,6 +7,7 @@ threads and sessions itself, and runs each job in a fork of its own, so that the
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import sys
@@ -15,6 +16,8 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from netkit.flow import run_sync
+from netkit.http2.protocol import machine_factory
+from netkit.plugins import registry
 from netkit.testing.conformance._cases import FACES, is_installed
 from netkit.testing.conformance._httpx import _context
 from netkit.testing.conformance._session import Face, OpenOptions, Session
@@ -24,15 +27,26 @@ __all__: list[str] = []
 
 
 def serve() -> None:
-    """Answer each line of standard input, until it ends. Every stack is imported first."""
+    """Answer each line of standard input, until it ends. Every stack, adapter and plugin is imported first."""
     for face in FACES:
-        is_installed(face)
+        if is_installed(face):
+            asyncio.run(_open_and_close(face))
+    known = registry()
+    for name in known.names():
+        known.get(name)
+    with contextlib.suppress(ImportError):
+        machine_factory()
     _context(True, None)
     for line in sys.stdin:
         job = json.loads(line)
         said = _in_child(lambda job=job: _probe(job))  # type: ignore[misc]
         sys.stdout.write(json.dumps(said) + "\n")
         sys.stdout.flush()
+
+
+async def _open_and_close(face: Face) -> None:
+    """What a stack imports only when it is used, or closed."""
+    await face.open(Subject(None).plugins("2"), {}).close()
 
 
 def _probe(job: dict[str, Any]) -> dict[str, Any]:
