@@ -26,7 +26,7 @@ from netkit.cli.demo.stacks import STACKS, Calls
 
 __all__ = ["run"]
 
-TABLE_WIDTH = 118
+TABLE_WIDTH = 124
 GPUS, LAUNCH_MS, ITEM_MS, DIMENSIONS = 8, 4.0, 0.5, 64
 SETTING = (
     f"Mock backend: {GPUS} GPUs, {LAUNCH_MS:g} ms per batch and {ITEM_MS:g} ms per item, over TLS on this machine. "

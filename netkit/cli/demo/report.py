@@ -40,7 +40,7 @@ def _rows(outcomes: Sequence[Outcome], steps: Sequence[Step]) -> list[list[str]]
     ]
 
 
-HEAD = ("stack", "step", "req/s", "mean ms", "P50", "P95", "P99", "at server", "conns", "GPU", "errors", "vs 1")
+HEAD = ("stack", "step", "req/s", "mean ms", "P50", "P95", "P99", "reqs", "conns", "GPU", "errors", "vs 1")
 
 
 def table(outcomes: Sequence[Outcome], steps: Sequence[Step]) -> Any:
