@@ -78,6 +78,7 @@ class SocketTransport:
         self._closing = False
         self._lost = False
         self._failed = False
+        self._read_error: OSError | None = None
         self._linger: asyncio.TimerHandle | None = None
         sock.setblocking(False)
         if sock.family in (socket.AF_INET, socket.AF_INET6):
@@ -149,11 +150,19 @@ class SocketTransport:
 
     def _receive(self, buffer: memoryview) -> int:
         """A stack's own TLS socket gives one record at a time: join those that are there."""
+        if self._read_error is not None:
+            raise self._read_error
         size = self._sock.recv_into(buffer)
         if size:
-            with contextlib.suppress(*_AGAIN, OSError):
+            try:
                 while len(buffer) - size >= _READ and (more := self._sock.recv_into(buffer[size:])):
                     size += more
+            except _AGAIN:
+                pass
+            except OSError as error:
+                # The kernel tells it once; what came before goes to the protocol first.
+                self._read_error = error
+                self._loop.call_soon(self._readable)
         return size
 
     def _decrypted(self, buffer: memoryview) -> None:
@@ -182,7 +191,8 @@ class SocketTransport:
             self._finish(error)
 
     def _end(self) -> None:
-        if not self._closing:
+        # After a write that failed this is no end that the peer made: the kernel told the reset there.
+        if not self._closing and not self._failed:
             self._protocol.eof_received()
             self.close()
 
