@@ -86,6 +86,12 @@ def demo(context: typer.Context) -> None:
 
 
 @app.command(context_settings=FORWARD, add_help_option=False)
+def doctor(context: typer.Context) -> None:
+    """Look at a server and suggest settings for it (`netkit doctor --help`)."""
+    _forward("doctor", context.args)
+
+
+@app.command(context_settings=FORWARD, add_help_option=False)
 def run(context: typer.Context) -> None:
     """Run a Python program with netkit inside its HTTP sessions (`netkit run --help`)."""
     _forward("run", context.args)

@@ -18,7 +18,7 @@ from netkit import Request
 from netkit.errors import BatchError
 from netkit.forms import Answer
 from netkit.messages import Body
-from netkit_plugins.batch.named_limit import REFUSALS, named_limit
+from netkit.named_limit import REFUSALS, named_limit
 from netkit_plugins.batch.patience import most_patient
 from netkit_plugins.batch.queue import Limits, Unit
 from netkit_plugins.batch.replies import Reply, own_copy
