@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
-import json
-import ssl
-import subprocess
-import sys
 import time
-import urllib.request
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from netkit.cli.demo.backend import DIMENSIONS, GPUS, SETTING, gpu_flags, server_stats
+from netkit.cli.demo.backend import backend as make_backend
 from netkit.cli.demo.flow import ROUND_TRIP_MS, SETTINGS, STREAMS, FlowOutcome, measure
 from netkit.cli.demo.ladder import STEPS, Outcome, Step, Workload
 from netkit.cli.demo.pictures import CORNERS, PictureOutcome
@@ -27,43 +23,15 @@ from netkit.cli.demo.stacks import STACKS, Calls
 __all__ = ["run"]
 
 TABLE_WIDTH = 124
-GPUS, LAUNCH_MS, ITEM_MS, DIMENSIONS = 8, 4.0, 0.5, 64
-SETTING = (
-    f"Mock backend: {GPUS} GPUs, {LAUNCH_MS:g} ms per batch and {ITEM_MS:g} ms per item, over TLS on this machine. "
-    "Compare steps of one run; absolute figures are the machine's."
-)
-
-
-@contextmanager
-def _backend(*flags: str) -> Iterator[dict[str, Any]]:
-    """The mock GPU in a process of its own, so that it does not share the interpreter with what is measured."""
-    command = [sys.executable, "-m", "netkit.testing.mock_gpu", *flags]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout is not None
-            line = process.stdout.readline()
-            if not line:
-                raise RuntimeError("the mock GPU did not start")
-            yield json.loads(line)
-        finally:
-            process.terminate()
-
-
-def _server_stats(backend: dict[str, Any]) -> dict[str, Any]:
-    trust = ssl.create_default_context(cafile=backend["ca_file"])
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=trust))
-    with opener.open(f"{backend['url']}/stats", timeout=10) as answer:
-        stats: dict[str, Any] = json.load(answer)
-    return stats
 
 
 def _measure(step: Step, stack: str, workload: Workload, backend: dict[str, Any], advance: Any) -> Outcome:
-    before = _server_stats(backend)
+    before = server_stats(backend)
     calls = Calls(workload, advance)
     started = time.perf_counter()
     STACKS[stack](step, workload, calls)
     seconds = time.perf_counter() - started
-    after = _server_stats(backend)
+    after = server_stats(backend)
     return Outcome(
         step=step.number,
         stack=stack,
@@ -84,7 +52,7 @@ def _flow_control(console: Any, columns: Any) -> list[FlowOutcome]:
 
     flags = ("--rtt-ms", str(ROUND_TRIP_MS), "--settings", f"3={STREAMS}")
     flows: list[FlowOutcome] = []
-    with _backend(*flags) as backend, Progress(*columns, console=console) as progress:
+    with make_backend(*flags) as backend, Progress(*columns, console=console) as progress:
         for setting in SETTINGS:
             bar = progress.add_task(f"windows: {setting.title}"[:32], total=2 * STREAMS)
             advance = partial(progress.advance, bar)
@@ -136,8 +104,7 @@ def run(arguments: Sequence[str]) -> int:
             console.print(f"{stack} is not installed: left out")
     outcomes: list[Outcome] = []
     columns = (TextColumn("{task.description:<32}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    gpu = ("--gpus", str(GPUS), "--launch-ms", str(LAUNCH_MS), "--per-item-ms", str(ITEM_MS))
-    with _backend(*gpu) as backend, Progress(*columns, console=console) as progress:
+    with make_backend(*gpu_flags()) as backend, Progress(*columns, console=console) as progress:
         for stack in stacks:
             for step in STEPS:
                 workload = Workload(

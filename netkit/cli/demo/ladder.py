@@ -49,13 +49,26 @@ STEPS: Final = (
 
 
 class Workload(msgspec.Struct, frozen=True):
-    """What every step sends: `inputs` one by one to `url`, `concurrency` at a time, trusting `ca_file`."""
+    """What every step sends: `inputs` one by one to `url`, `concurrency` at a time, trusting `ca_file` (None: what
+    the system trusts). Times in seconds.
+
+    `warm_up` goes first and is not measured. `starts` says when each input is due, from the beginning on (an open
+    loop, whose latencies count from there); None: as soon as a caller is free (a closed loop). After `limit` no call
+    is begun. `checked`: the server is the mock, whose vectors are known.
+    """
 
     url: str
-    ca_file: str
+    ca_file: str | None
     inputs: tuple[str, ...]
     concurrency: int
-    dimensions: int
+    dimensions: int | None
+    model: str = "mock-embed"
+    headers: Mapping[str, str] = {}
+    warm_up: tuple[str, ...] = ()
+    starts: tuple[float, ...] | None = None
+    limit: float = math.inf
+    timeout: float = 30.0
+    checked: bool = True
 
 
 class Outcome(msgspec.Struct, frozen=True):

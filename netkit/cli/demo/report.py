@@ -6,14 +6,26 @@ import html
 import platform
 from collections.abc import Sequence
 from importlib.metadata import version
-from typing import Any
+from typing import Any, NamedTuple
 
 from netkit.cli.demo import pictures
 from netkit.cli.demo.flow import ROUND_TRIP_MS, STREAMS, FlowOutcome
 from netkit.cli.demo.ladder import Outcome, Step
 from netkit.cli.demo.pictures import PictureOutcome
 
-__all__ = ["FLOW_HEAD", "FLOW_TITLE", "HEAD", "flow_table", "page", "pictures_table", "table"]
+__all__ = [
+    "FLOW_HEAD",
+    "FLOW_TITLE",
+    "HEAD",
+    "Bar",
+    "chart",
+    "document",
+    "flow_table",
+    "html_table",
+    "page",
+    "pictures_table",
+    "table",
+]
 
 
 def _change(outcome: Outcome, first: Outcome) -> str:
@@ -104,27 +116,50 @@ th:nth-child(-n+2), td:nth-child(-n+2) { text-align: left; }
 figure { margin: 1rem 0; } .scroll { overflow-x: auto; }
 svg { width: 100%; height: auto; } text { fill: var(--ink); font: 13px system-ui, sans-serif; }
 text.soft { fill: var(--soft); } rect.bar { fill: var(--bar); } rect.first { fill: var(--first); }
+path.range { stroke: var(--ink); stroke-width: 2; }
 """
+
+
+class Bar(NamedTuple):
+    """One bar; `plain` is what the others are compared with. `low` and `high`, where they differ, become a line."""
+
+    label: str
+    value: float
+    plain: bool = False
+    low: float | None = None
+    high: float | None = None
+
+
+def chart(bars: Sequence[Bar], unit: str) -> str:
+    """Horizontal bars, one below the other, as SVG."""
+    largest = max((bar.value if bar.high is None else bar.high for bar in bars), default=0) or 1
+    height, parts = 26, []
+    for position, bar in enumerate(bars):
+        top, size = position * height, bar.value
+        width = max(2.0, 480 * size / largest)
+        shown = f"{size:,.0f}" if float(size).is_integer() else f"{size:,.1f}"
+        ends = width
+        parts.append(
+            f'<text x="0" y="{top + 17}">{html.escape(bar.label)}</text>'
+            f'<rect class="{"first" if bar.plain else "bar"}" x="250" y="{top + 4}" width="{width:.1f}" '
+            f'height="18" rx="3"/>'
+        )
+        if bar.low is not None and bar.high is not None and bar.low < bar.high:
+            left, right = (250 + 480 * end / largest for end in (bar.low, bar.high))
+            ends = max(width, right - 250)
+            parts.append(f'<path class="range" d="M{left:.1f} {top + 13}H{right:.1f}"/>')
+        parts.append(f'<text class="soft" x="{258 + ends:.1f}" y="{top + 17}">{shown} {unit}</text>')
+    return (
+        f'<svg viewBox="0 0 860 {height * len(bars)}" role="img" aria-label="bars in {unit}">{"".join(parts)}</svg>'
+    )
 
 
 def _bars(outcomes: Sequence[Outcome], steps: Sequence[Step], value: Any, unit: str) -> str:
     titles = {step.number: step.title for step in steps}
-    largest = max((value(outcome) for outcome in outcomes), default=0) or 1
-    height, parts = 26, []
-    for position, outcome in enumerate(outcomes):
-        top, size = position * height, value(outcome)
-        width = max(2.0, 480 * size / largest)
-        shown = f"{size:,.0f}" if float(size).is_integer() else f"{size:,.1f}"
-        label = html.escape(f"{outcome.stack} · {titles[outcome.step]}")
-        parts.append(
-            f'<text x="0" y="{top + 17}">{label}</text>'
-            f'<rect class="{"first" if outcome.step == 1 else "bar"}" x="250" y="{top + 4}" width="{width:.1f}" '
-            f'height="18" rx="3"/><text class="soft" x="{258 + width:.1f}" y="{top + 17}">{shown} {unit}</text>'
-        )
-    return (
-        f'<svg viewBox="0 0 860 {height * len(outcomes)}" role="img" aria-label="bars in {unit}">'
-        f"{''.join(parts)}</svg>"
-    )
+    labelled = [
+        Bar(f"{outcome.stack} · {titles[outcome.step]}", value(outcome), outcome.step == 1) for outcome in outcomes
+    ]
+    return chart(labelled, unit)
 
 
 def pictures_table(outcomes: Sequence[PictureOutcome]) -> Any:
@@ -132,7 +167,8 @@ def pictures_table(outcomes: Sequence[PictureOutcome]) -> Any:
     return _table(pictures.TITLE, pictures.HEAD, pictures.rows(outcomes), left=1)
 
 
-def _html_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def html_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table that scrolls where the page is narrow."""
     cells = "".join(f"<th>{html.escape(name)}</th>" for name in head)
     body = "".join(f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in row)}</tr>" for row in rows)
     return f'<div class="scroll"><table><thead><tr>{cells}</tr></thead><tbody>{body}</tbody></table></div>'
@@ -160,13 +196,18 @@ def page(
             ("GPU busy", lambda outcome: outcome.utilisation * 100, "%"),
         )
     )
-    flow = f"<h2>{html.escape(FLOW_TITLE)}</h2>{_html_table(FLOW_HEAD, _flow_rows(flows))}" if flows else ""
+    flow = f"<h2>{html.escape(FLOW_TITLE)}</h2>{html_table(FLOW_HEAD, _flow_rows(flows))}" if flows else ""
     if photographs:
-        flow += f"<h2>{html.escape(pictures.TITLE)}</h2>{_html_table(pictures.HEAD, pictures.rows(photographs))}"
+        flow += f"<h2>{html.escape(pictures.TITLE)}</h2>{html_table(pictures.HEAD, pictures.rows(photographs))}"
     about = html.escape(f"netkit {version('netkit-http')}, Python {platform.python_version()}. {setting}")
+    body = f"<p>{about}</p><ol>{lessons}</ol>{html_table(HEAD, _rows(outcomes, steps))}{charts}{flow}"
+    return document("netkit demo", "netkit, step by step", body)
+
+
+def document(title: str, heading: str, body: str) -> str:
+    """One HTML document without any outside reference; `body` is HTML."""
     return (
-        '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>netkit demo</title>'
+        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{html.escape(title)}</title>'
         f'<meta name="viewport" content="width=device-width"><style>{_STYLE}</style></head><body>'
-        f"<h1>netkit, step by step</h1><p>{about}</p><ol>{lessons}</ol>"
-        f"{_html_table(HEAD, _rows(outcomes, steps))}{charts}{flow}</body></html>\n"
+        f"<h1>{html.escape(heading)}</h1>{body}</body></html>\n"
     )
