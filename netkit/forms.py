@@ -28,6 +28,7 @@ import msgspec
 from msgspec import Raw
 
 from netkit.errors import BatchError
+from netkit.identity import repeats_a_name
 from netkit.shares import share, total
 
 __all__ = ["PICTURE_TOKENS", "PRESETS", "Answer", "Form", "Inputs", "Part"]
@@ -62,6 +63,8 @@ _anything: Final = msgspec.json.Decoder()
 _encode: Final = msgspec.json.Encoder().encode
 _encode_sorted: Final = msgspec.json.Encoder(order="sorted").encode
 _NULL: Final = Raw(b"null")
+_UNREADABLE: Final = (msgspec.MsgspecError, ValueError, RecursionError)
+"""No JSON, no UTF-8, nested too deeply."""
 
 
 class Inputs:
@@ -123,12 +126,20 @@ class Answer:
 
     @property
     def usage(self) -> Any:
-        """What the answer says of its use, decoded; None when it says nothing."""
-        return None if self._usage is None else _anything.decode(self._usage)
+        """What the answer says of its use, decoded; None when it says nothing. Raises `BatchError` for what cannot be
+        decoded, such as 1e999."""
+        try:
+            return None if self._usage is None else _anything.decode(self._usage)
+        except _UNREADABLE as error:
+            raise BatchError("the usage that an answer states cannot be read") from error
 
     def usages(self, weights: Sequence[int]) -> list[Any]:
-        """`usage` shared out by `weights`: see `shares.share`."""
-        return share(self.usage, weights)
+        """`usage` shared out by `weights`: see `shares.share`. Raises `BatchError` where that cannot be done."""
+        usage = self.usage
+        try:
+            return share(usage, weights)
+        except (ArithmeticError, RecursionError) as error:
+            raise BatchError(f"the usage of an answer to {len(weights)} inputs cannot be shared out") from error
 
     def __repr__(self) -> str:
         return f"<Answer {len(self.parts)} parts>"
@@ -153,16 +164,16 @@ class Form(msgspec.Struct, frozen=True, kw_only=True):
     def read(self, content: bytes) -> Inputs | None:
         """The inputs of a request body, None for a body that is not of this form."""
         try:
-            parents = [_fields.decode(content)]
+            parents = [_members(content)]
             for name in self.input[:-1]:
-                parents.append(_fields.decode(parents[-1][name]))
+                parents.append(_members(bytes(parents[-1][name])))
             inner = parents[-1]
             given = inner.pop(self.input[-1], None)
             alone = {name: inner.pop(name) for name in self.single if name in inner}
             if (given is None) == (not alone):
                 return None
             items = (Raw(_encode(alone)),) if given is None else self._items(given)
-        except (msgspec.MsgspecError, KeyError, UnicodeDecodeError):
+        except (*_UNREADABLE, KeyError):
             return None
         return None if items is None else Inputs(self, parents, items)
 
@@ -189,7 +200,7 @@ class Form(msgspec.Struct, frozen=True, kw_only=True):
         """
         try:
             envelope, parts = self._taken_apart(content)
-        except (msgspec.MsgspecError, KeyError, UnicodeDecodeError) as error:
+        except (*_UNREADABLE, KeyError) as error:
             where = ".".join(self.output) or "an array"
             raise BatchError(
                 f"the answer to a batch of {count} has no results ({where}) as {self.name} has"
@@ -293,7 +304,19 @@ def _tokens(item: Raw) -> int:
 
 
 def _holds_picture(item: Raw) -> bool:
-    return any(name.startswith("image") for name in _fields.decode(item))
+    try:
+        return any(name.startswith("image") for name in _fields.decode(item))
+    except _UNREADABLE:
+        return False
+
+
+def _members(content: bytes) -> Fields:
+    """The members of an object. Raises `ValueError` where one is given twice: merged or remembered, it would be read
+    in a way that its server may not share."""
+    members = _fields.decode(content)
+    if repeats_a_name(content, members):
+        raise ValueError("a name is given twice")
+    return members
 
 
 PRESETS: Final[dict[str, Form]] = {

@@ -20,11 +20,12 @@ Rules of this file:
 from __future__ import annotations
 
 import fnmatch
+import json
 import os
 import re
 import struct
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from hashlib import blake2b
 from typing import Any, Final
 
@@ -42,6 +43,7 @@ __all__ = [
     "is_json",
     "is_sampled",
     "members_of",
+    "repeats_a_name",
     "token_of",
 ]
 
@@ -172,6 +174,9 @@ def _without_user(url: str) -> str:
     return f"{scheme}{mark}{host.rpartition('@')[2]}{slash}{path}"
 
 
+MAX_DEPTH: Final = 32
+"""Objects within objects whose members are put in order."""
+
 _members: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _encode: Final = msgspec.json.Encoder().encode
 
@@ -195,23 +200,57 @@ def canonical_json(body: bytes) -> bytes:
     """`body` with the members of its objects in order of their names, so that two orders are one.
 
     Values stay as they were written (1 is not 1.0), arrays and what is in them too. Returned as it is: what is no
-    object, and what was not written in one of the two usual ways (no space, or one after each comma and colon), as
-    there a repeated name could hide.
+    object, what is nested deeper than `MAX_DEPTH`, and what was not written in one of the two usual ways (no space,
+    or one after each comma and colon), as there a repeated name could hide.
     """
-    members = members_of(body) if body[:1] == b"{" else None
+    return _canonical(body, MAX_DEPTH)
+
+
+def _canonical(body: bytes, depth: int) -> bytes:
+    members = members_of(body) if depth and body[:1] == b"{" else None
     if members is None:
         return body
-    pairs = [(_encode(name), bytes(value)) for name, value in members.items()]
-    if body != b"{" + b",".join(name + b":" + value for name, value in pairs) + b"}" and (
-        body != b"{" + b", ".join(name + b": " + value for name, value in pairs) + b"}"
-    ):
+    pairs = _pairs(members)
+    if not _is_usual(body, pairs):
         return body
     pairs.sort()
     return (
         b"{"
-        + b",".join(name + b":" + (canonical_json(value) if value[:1] == b"{" else value) for name, value in pairs)
+        + b",".join(
+            name + b":" + (_canonical(value, depth - 1) if value[:1] == b"{" else value) for name, value in pairs
+        )
         + b"}"
     )
+
+
+def repeats_a_name(body: bytes, members: Mapping[str, msgspec.Raw]) -> bool:
+    """Whether the JSON object `body`, of which `members` was read, gives one of its names twice. Servers differ in
+    which of the two they take, so that what it asks for cannot be known here."""
+    if _is_usual(body, _pairs(members)):
+        return False
+    try:
+        _strict.decode(body.decode())
+    except (ValueError, RecursionError):
+        return True
+    return False
+
+
+def _pairs(members: Mapping[str, msgspec.Raw]) -> list[tuple[bytes, bytes]]:
+    return [(_encode(name), bytes(value)) for name, value in members.items()]
+
+
+def _is_usual(body: bytes, pairs: Sequence[tuple[bytes, bytes]]) -> bool:
+    return body == b"{" + b",".join(name + b":" + value for name, value in pairs) + b"}" or (
+        body == b"{" + b", ".join(name + b": " + value for name, value in pairs) + b"}"
+    )
+
+
+def _each_once(pairs: list[tuple[str, Any]]) -> None:
+    if len({name for name, _ in pairs}) < len(pairs):
+        raise ValueError("a name is given twice")
+
+
+_strict: Final = json.JSONDecoder(object_pairs_hook=_each_once)
 
 
 def asks_for_stream(request: Request) -> bool:
@@ -237,5 +276,9 @@ def is_sampled(body: bytes) -> bool:
 
 
 def _value(members: dict[str, msgspec.Raw], name: str) -> Any:
+    """A member decoded; as it was written where it cannot be (1e999, no UTF-8): then it is equal to no value."""
     raw = members.get(name)
-    return None if raw is None else msgspec.json.decode(raw)
+    try:
+        return None if raw is None else msgspec.json.decode(raw)
+    except (msgspec.DecodeError, ValueError, RecursionError):
+        return raw

@@ -234,3 +234,47 @@ def test_merging_and_splitting_gives_each_call_its_own(data: st.DataObject) -> N
         alone = isinstance(call, str) or isinstance(call[0], int)
         assert [part["embedding"] for part in built] == ([call] if alone else call)
         assert [part["index"] for part in built] == list(range(len(parts)))
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"model":"a","model":"b","input":"x"}',
+        b'{"input":"x","input":"y"}',
+        b'{"input": "x", "dimensions": 4, "dimensions": 8}',
+        b'{"input":"x","\\u0069nput":"y"}',
+        b'{ "model": "a", "model": "b",\n "input": "x" }',
+    ],
+)
+def test_a_call_that_says_something_twice_is_left_alone(body: bytes) -> None:
+    """Which of the two its server takes is not known: merged or remembered it could be somebody else's answer."""
+    assert OPENAI.read(body) is None
+    assert NESTED.read(b'{"payload":{"texts":["x"],"a":1,"a":2}}') is None
+
+
+DEEP = b"[" * 5000 + b"]" * 5000
+
+
+@pytest.mark.parametrize("name", ["openai", "tei", "gme"])
+def test_what_is_nested_too_deeply_is_left_alone(name: str) -> None:
+    form = PRESETS[name]
+    field = form.input[0].encode()
+    assert form.read(b'{"' + field + b'":"x","more":' + DEEP + b"}") is None
+    with pytest.raises(BatchError):
+        form.split(b'{"data":' + DEEP + b"}", 1)
+    with pytest.raises(BatchError):
+        form.split(DEEP, 1)
+
+
+def test_an_input_that_is_no_text_is_estimated_all_the_same() -> None:
+    (tokens,) = read(GME, b'{"inputs":[{"\xff":1}]}').tokens
+    assert tokens > 0
+
+
+@pytest.mark.parametrize("usage", [b"1e999", b'{"t":1e999}', b'{"t":"\xff"}', b"1" * 5000])
+def test_a_usage_that_cannot_be_read_is_an_error(usage: bytes) -> None:
+    answer = OPENAI.split(b'{"data":[{"index":0},{"index":1}],"usage":' + usage + b"}", 2)
+    with pytest.raises(BatchError, match="usage"):
+        answer.usages([1, 1])
+    with pytest.raises(BatchError, match="usage"):
+        _ = answer.usage

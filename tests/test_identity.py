@@ -20,6 +20,7 @@ from netkit.identity import (
     is_json,
     is_sampled,
     members_of,
+    repeats_a_name,
     token_of,
 )
 from netkit.messages import Body
@@ -239,3 +240,46 @@ def test_members_are_left_unparsed() -> None:
     assert members is not None
     assert {name: bytes(raw) for name, raw in members.items()} == {"input": b'[1.10, "a"]', "n": b"1e2"}
     assert members_of(b"[]") is None
+
+
+UNREADABLE = [b"1e999", b"-1e999", b'"\xff"', b"1" * 400, b"[" * 5000 + b"]" * 5000]
+
+
+@pytest.mark.parametrize("value", UNREADABLE, ids=lambda value: repr(value[:8]))
+def test_what_cannot_be_decoded_is_in_doubt_a_stream_and_sampled(value: bytes) -> None:
+    stream = Request("POST", URL, JSON, Body.of(b'{"stream":' + value + b"}"))
+    assert asks_for_stream(stream) is (members_of(b'{"stream":' + value + b"}") is not None)
+    sampled = b'{"messages":[],"temperature":' + value + b"}"
+    assert is_sampled(sampled) is (members_of(sampled) is not None)
+
+
+@pytest.mark.parametrize("depth", [31, 32, 33, 500, 900, 5000])
+def test_depth_costs_no_stack(depth: int) -> None:
+    body = b'{"b":1,"a":' * depth + b"{}" + b"}" * depth
+
+    def from_deep_inside(frames: int) -> bytes:
+        return canonical_json(body) if not frames else from_deep_inside(frames - 1)
+
+    made = from_deep_inside(300)
+    assert len(made) == len(body)
+    assert made == body or depth < 5000
+    assert made.startswith(b'{"a":{') or depth > 500
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        (b'{"a":1,"b":2}', False),
+        (b'{"a": 1, "b": 2}', False),
+        (b'{ "a" : 1 ,\n "b" : {"c": [1, 2.50]} }', False),
+        (b'{"\\u0061":1,"b":2}', False),
+        (b'{"a":1,"a":1}', True),
+        (b'{"a": 1, "b": 2, "a": 3}', True),
+        (b'{"a":1,"\\u0061":2}', True),
+        (b'{ "a": 1, "a": 2 }', True),
+    ],
+)
+def test_a_name_that_is_given_twice(body: bytes, expected: bool) -> None:
+    members = members_of(body)
+    assert members is not None
+    assert repeats_a_name(body, members) is expected

@@ -35,6 +35,10 @@ def channel_of(wiring: Wiring, transport: Any, native: Any) -> tuple[str, ...]:
         parts += (f"proxy-auth={getattr(pool, '_proxy_auth', None)}",)
     if socket is not None:
         parts += (f"uds={socket}",)
+    target = native.extensions.get("target")
+    if target is not None:
+        # What is asked for in place of the URL's path.
+        parts += (f"target={target!r}",)
     if native.url.scheme == "https":
         parts += wiring.tls or (f"ssl={token_of(pool._ssl_context)}",)
         name = native.extensions.get("sni_hostname")

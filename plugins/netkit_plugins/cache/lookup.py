@@ -103,12 +103,12 @@ class Question:
         assert self._inputs is not None
         try:
             parted = self._form.split(content, len(keys))
+            weights = dict(zip(self.keys, self._inputs.tokens, strict=True))
+            usages = parted.usages([weights[key] for key in keys])
         except BatchError:
             return {}
         if len(keys) == 1:
             return {keys[0]: remembered(answer, content, stored)}
-        weights = dict(zip(self.keys, self._inputs.tokens, strict=True))
-        usages = parted.usages([weights[key] for key in keys])
         return {
             key: remembered(answer, self._form.build(parted.envelope, [part], usage), stored)
             for key, part, usage in zip(keys, parted.parts, usages, strict=True)
@@ -118,9 +118,9 @@ class Question:
         assert self._form is not None
         try:
             answers = [self._form.split(content, 1) for content in contents]
+            usage = self._form.joined_usage([answer.usage for answer in answers])
         except BatchError:
             return None
-        usage = self._form.joined_usage([answer.usage for answer in answers])
         return self._form.build(answers[0].envelope, [answer.parts[0] for answer in answers], usage)
 
 

@@ -64,6 +64,6 @@ def _is_good_json(content: bytes) -> bool:
         return bytes(members.get("error", b"")) in _NOTHING
     try:
         msgspec.json.decode(content, type=msgspec.Raw)
-    except (msgspec.DecodeError, ValueError):
+    except (msgspec.DecodeError, ValueError, RecursionError):
         return False
     return True

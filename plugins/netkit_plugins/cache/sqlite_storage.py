@@ -105,7 +105,8 @@ class SqliteStorage:
                 # Another process writes, the disk is full, the file was taken away: next time is another try.
                 log.debug("netkit: cache file %s: %s", self._path, error)
                 self._let_go()
-            except (sqlite3.Error, OSError, _Foreign) as error:
+            except (sqlite3.Error, OSError, TypeError, ValueError, _Foreign) as error:
+                # TypeError, ValueError: SQLite keeps a text where a number belongs, if somebody put it there.
                 self._refused = True
                 self._let_go()
                 log.warning("netkit: %s cannot be used as a cache, every call is a miss: %s", self._path, error)
@@ -174,6 +175,9 @@ class SqliteStorage:
                 freed += size
                 if self._bytes - freed <= self._max_bytes:
                     break
+            if not gone:
+                # The totals speak of entries that are not there: they begin anew.
+                connection.execute("UPDATE totals SET entries = 0, bytes = 0")
             connection.executemany("DELETE FROM entries WHERE key = ?", gone)
             self._evictions += len(gone)
 

@@ -345,3 +345,59 @@ async def test_a_file_is_read_off_the_loop(tmp_path: Path) -> None:
                 got = await client.post(f"{gpu.url}/v1/embeddings", json={"model": "m", "input": "a"})
             assert got.extensions["cached"] is True
             assert len(gpu.log.requests) == 1
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "UPDATE entries SET used = 'late'",
+        "DELETE FROM totals",
+        "UPDATE totals SET bytes = 99999999999",
+        "UPDATE totals SET bytes = 'much'",
+        "UPDATE entries SET value = 5",
+        "UPDATE entries SET expires = 'never'",
+        "DROP TABLE totals",
+    ],
+)
+def test_a_file_with_wrong_values_in_its_tables_fails_nobody_and_holds_nobody_up(tmp_path: Path, damage: str) -> None:
+    path = tmp_path / "cache.db"
+    first = storage(path)
+    put(first, KEY)
+    first.close()
+    connection = sqlite3.connect(path)
+    connection.execute(damage)
+    connection.commit()
+    connection.close()
+    again = storage(path)
+    done = threading.Event()
+    failures: list[BaseException] = []
+
+    def use() -> None:
+        try:
+            for number in range(3):
+                get(again, KEY)
+                put(again, bytes([number]) * 24)
+                again.stats()
+        except BaseException as error:
+            failures.append(error)
+        done.set()
+
+    threading.Thread(target=use, daemon=True).start()
+    assert done.wait(20)
+    assert not [failure for failure in failures if not isinstance(failure, AssertionError)]
+    again.close()
+
+
+def test_totals_of_entries_that_are_not_there_begin_anew(tmp_path: Path) -> None:
+    store = storage(tmp_path / "cache.db")
+    put(store, KEY)
+    connection = sqlite3.connect(tmp_path / "cache.db")
+    connection.execute("UPDATE totals SET entries = 7, bytes = 99999999999")
+    connection.commit()
+    connection.close()
+    put(store, b"a" * 24)
+    assert (store.stats().entries, store.stats().bytes) == (0, 0)
+    put(store, b"b" * 24, b"kept")
+    assert get(store, b"b" * 24) == b"kept"
+    assert store.stats().entries == 1
+    store.close()
