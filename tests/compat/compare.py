@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
-Judgement = Literal["different", "flaky", "unsteady"]
+Judgement = Literal["different", "flaky", "unsteady", "explained"]
 
 GOOD = frozenset({"passed", "skipped", "xfailed", "xpassed"})
 

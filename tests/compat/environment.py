@@ -46,15 +46,22 @@ def prepare(suite: Suite) -> Prepared:
     source = _unpacked(suite)
     tests = work / "suite"
     shutil.rmtree(tests, ignore_errors=True)
-    shutil.copytree(source / "tests", tests / "tests", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(source / suite.folder, tests / "tests", ignore=shutil.ignore_patterns("__pycache__"))
     for name in suite.files:
         shutil.copy(source / name, tests / name)
+    if not suite.files:
+        # Without settings of its own the suite would run under this repository's.
+        (tests / "pytest.ini").write_text("[pytest]\n", encoding="utf-8")
     _edit(suite, tests)
     for pattern in suite.modules:
         if not any(tests.glob(pattern)):
             raise SuiteError(f"{source.name} has no {pattern}: the list of modules in suites.py is out of date")
     python = _environment(suite, source, work)
-    return Prepared(python=python, suite=tests, work=work, peer_version=metadata.version(suite.peer))
+    return Prepared(python=python, suite=tests, work=work, peer_version=_version(suite.peer, suite))
+
+
+def _version(distribution: str, suite: Suite) -> str:
+    return suite.version or metadata.version(distribution)
 
 
 def _edit(suite: Suite, tests: Path) -> None:
@@ -85,28 +92,43 @@ def _free_port() -> int:
 
 
 def _unpacked(suite: Suite) -> Path:
-    """The unpacked sdist whose version is the installed one."""
-    version = metadata.version(suite.sdist)
+    """The unpacked sdist whose version is the installed one, or the one that the suite names."""
+    version = _version(suite.sdist, suite)
     target = CACHE / "sources" / f"{suite.sdist}-{version}"
     if target.is_dir():
         return target
     archives = CACHE / "sdists"
     archives.mkdir(parents=True, exist_ok=True)
     wanted = f"{suite.sdist}=={version}"
-    _pip(sys.executable, "download", "--no-deps", "--no-binary", suite.sdist, "--dest", str(archives), wanted)
-    found = list(archives.glob(f"{suite.sdist}-{version}.tar.gz"))
+    _pip(_downloader(), "download", "--no-deps", "--no-binary", suite.sdist, "--dest", str(archives), wanted)
+    # Names are spelled in several ways: Like-This, like_this.
+    found = [
+        path
+        for path in archives.glob(f"*-{version}.tar.gz")
+        if _name(path.name[: -len(f"-{version}.tar.gz")]) == _name(suite.sdist)
+    ]
     if not found:
         raise SuiteError(f"pip brought no source distribution of {wanted}")
     unpacking = CACHE / "sources" / f".{suite.stack}-unpacking"
     shutil.rmtree(unpacking, ignore_errors=True)
     with tarfile.open(found[0]) as archive:
         archive.extractall(unpacking, filter="data")
-    if not (unpacking / target.name / "tests").is_dir():
+    (unpacked,) = unpacking.iterdir()
+    if not (unpacked / suite.folder).is_dir():
         raise SuiteError(f"the source distribution of {wanted} has no tests")
     if not target.is_dir():
-        (unpacking / target.name).rename(target)
+        unpacked.rename(target)
     shutil.rmtree(unpacking)
     return target
+
+
+def _downloader() -> str:
+    """An interpreter with pip: the calling environment may have been made without."""
+    target = CACHE / "pip"
+    python = target / "bin" / "python"
+    if not python.exists():
+        _call([sys.executable, "-m", "venv", str(target)])
+    return str(python)
 
 
 def _environment(suite: Suite, source: Path, work: Path) -> Path:
@@ -121,11 +143,11 @@ def _environment(suite: Suite, source: Path, work: Path) -> Path:
     for kept in (stamp, work / "originals.jsonl"):
         kept.unlink(missing_ok=True)
     shutil.rmtree(target, ignore_errors=True)
-    _call([sys.executable, "-m", "venv", str(target)])
+    _venv(target)
     constraints = work / "constraints.txt"
     constraints.write_text("".join(f"{name}=={version}\n" for name, version in pinned.items()), encoding="utf-8")
-    _pip(str(python), "install", "--constraint", str(constraints), *wanted)
-    _pip(str(python), "install", "--no-deps", "--editable", str(REPOSITORY))
+    _install(python, "--constraint", str(constraints), *wanted)
+    _install(python, "--no-deps", "--editable", str(REPOSITORY))
     stamp.write_text(json.dumps(state), encoding="utf-8")
     return python
 
@@ -136,7 +158,9 @@ def _pinned(suite: Suite) -> dict[str, str]:
     The suite's tools are free, so that they can be of the suite's time.
     """
     pinned: dict[str, str] = {}
-    names = [_name(line) for line in (suite.peer, *_netkit_requirements(suite))]
+    names = [
+        _name(line) for line in (suite.peer, *_netkit_requirements(suite)) if not suite.version or line != suite.peer
+    ]
     while names:
         name = names.pop()
         try:
@@ -152,10 +176,9 @@ def _pinned(suite: Suite) -> dict[str, str]:
 
 def _requirements(suite: Suite, source: Path) -> set[str]:
     return {
-        # The suites are of its time: pytest 9.2 fails some for what it changed (the reach of caplog).
-        "pytest>=8.4,<9",
+        suite.pytest,
         "pytest-timeout",
-        f"{suite.peer}=={metadata.version(suite.peer)}",
+        f"{suite.peer}=={_version(suite.peer, suite)}",
         *suite.requirements,
         *declared_requirements(suite, source),
         *_netkit_requirements(suite),
@@ -163,15 +186,30 @@ def _requirements(suite: Suite, source: Path) -> set[str]:
 
 
 def _netkit_requirements(suite: Suite) -> list[str]:
-    """What netkit needs for this stack with its default plugins, from pyproject.toml."""
+    """What netkit needs for these stacks with its default plugins, from pyproject.toml."""
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = project["optional-dependencies"]
-    return [*project["dependencies"], *extras[suite.stack], *extras["http2"]]
+    return [*project["dependencies"], *extras["http2"], *(line for stack in suite.stacks for line in extras[stack])]
 
 
 def _name(requirement: str) -> str:
     """The normalised name at the start of a requirement."""
     return re.sub(r"[-_.]+", "-", re.split(r"[^A-Za-z0-9._-]", requirement.strip(), maxsplit=1)[0]).lower()
+
+
+def _venv(target: Path) -> None:
+    if shutil.which("uv"):
+        _call(["uv", "venv", "--quiet", "--python", sys.executable, str(target)])
+    else:
+        _call([sys.executable, "-m", "venv", str(target)])
+
+
+def _install(python: Path, *arguments: str) -> None:
+    """With uv where it is there, as the Makefile does."""
+    if shutil.which("uv"):
+        _call(["uv", "pip", "install", "--quiet", "--python", str(python), *arguments])
+    else:
+        _pip(str(python), "install", *arguments)
 
 
 def _pip(python: str, *arguments: str) -> None:
@@ -181,6 +219,8 @@ def _pip(python: str, *arguments: str) -> None:
 def _call(command: list[str]) -> str:
     """Run a command to its end; its output is shown only if it fails."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    # uv trusts what the machine trusts, as pip is configured to; the second is the first's older name.
+    environment |= {"UV_SYSTEM_CERTS": "true", "UV_NATIVE_TLS": "true"}
     done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=1200, check=False)
     if done.returncode:
         raise SuiteError(f"{' '.join(command)} failed:\n{done.stdout[-2000:]}{done.stderr[-4000:]}")

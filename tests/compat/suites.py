@@ -35,8 +35,9 @@ class SuiteError(Exception):
 class Suite:
     """One peer's test suite and the stack that it runs on.
 
-    `sdist` is the distribution whose tests are taken, `peer` the one under test: they differ for httpx2, whose
-    own distribution has no tests. `modules` are glob patterns in the suite, and each must match something.
+    `stack` names the suite: a stack, or a library that sits on one. `sdist` is the distribution whose tests are
+    taken, `peer` the one under test: they differ for httpx2, whose own distribution has no tests. `modules` are glob
+    patterns in the suite, and each must match something.
     """
 
     stack: str
@@ -53,6 +54,21 @@ class Suite:
     """Text → text, changed in the unpacked tests before either run; PORT becomes the number of a free port."""
     left_out: dict[str, str] = field(default_factory=dict)
     """Start of a test id → why it is not run."""
+    explained: dict[str, str] = field(default_factory=dict)
+    """Start of the id of a test that netkit cannot pass → why; see docs/compat.md."""
+    on: tuple[str, ...] = ()
+    """A library's stacks: netkit gets there by `netkit.install()`. Empty for a stack: its classes are replaced."""
+    version: str | None = None
+    """The version to take where the peer is not installed beside netkit; None for the installed one."""
+    folder: str = "tests"
+    """Where the tests are in the sdist."""
+    pytest: str = "pytest>=8.4,<9"
+    """The suites are of their time: pytest 9.2 fails some for what it changed (the reach of caplog)."""
+
+    @property
+    def stacks(self) -> tuple[str, ...]:
+        """The stacks that the suite needs."""
+        return self.on or (self.stack,)
 
 
 def declared_requirements(suite: Suite, source: Path) -> list[str]:

@@ -20,6 +20,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
 from netkit.errors import FailureKind, TransportError, Verdict
+from netkit.green import threads_are_green
 from netkit.http2 import Engine, H2Request, Http1Only, Http2Options, SyncEngine
 from netkit.http2.port import could_not_connect
 from netkit.http2.upload import HIGH
@@ -58,7 +59,7 @@ class HttpxHttp2:
         return (Engine if self._asynchronous else SyncEngine)(self._routes.limited(options), on_event=on_event)
 
     def target(self, request: Request, *, prior_knowledge: bool) -> H2Request | None:
-        if self._asynchronous and asyncio._get_running_loop() is None:
+        if asyncio._get_running_loop() is None if self._asynchronous else threads_are_green():
             return None
         exchange: Exchange = request.native
         transport, url, headers = exchange.peek(request)

@@ -142,6 +142,9 @@ def _judge(error: BaseException, chain: list[BaseException]) -> tuple[FailureKin
     def has(*types: type[BaseException]) -> bool:
         return any(isinstance(cause, types) for cause in chain)
 
+    if has(urllib3.ResponseError):
+        # `Retry(status_forcelist=…)` of the user's adapter has had its tries, and answers to all of them.
+        return FailureKind.OTHER, Verdict.PROCESSED
     if has(ssl.SSLCertVerificationError):
         return FailureKind.CERTIFICATE, Verdict.NOT_SENT
     if has(urllib3.ProxyError) or isinstance(error, native.ProxyError):

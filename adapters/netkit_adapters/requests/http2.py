@@ -49,6 +49,7 @@ from urllib3.util.ssl_ import create_urllib3_context
 
 from netkit import fork
 from netkit.errors import FailureKind, TransportError, Verdict
+from netkit.green import threads_are_green
 from netkit.headers import Headers
 from netkit.http2 import ConnectSpec, H2Request, Http1Only, Http2Options, ProxySpec, SyncEngine
 from netkit.http2.port import could_not_connect
@@ -233,6 +234,8 @@ class RequestsHttp2:
         adapter, prepared, arguments = exchange.peek(request)
         url = prepared.url or ""
         if not (url.startswith("https:") or prior_knowledge) or not _is_stock(adapter) or not _unpatched():
+            return None
+        if threads_are_green():
             return None
         if not _is_timeout(arguments.get("timeout")) or _is_text(prepared.body):
             return None  # requests has its own words, and ways, for these

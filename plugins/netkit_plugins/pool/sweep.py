@@ -63,8 +63,14 @@ class Sweeper:
             self._watched.add(pool)
             if now < self._due.get(key, 0.0):
                 return
-            self._due[key] = now + pool.sweep_interval + GRACE
-            self._running[key] = runtime.spawn(self._watch(key, runtime), name="pool-sweep")
+            due = self._due[key] = now + pool.sweep_interval + GRACE
+        # Not under the lock: a green thread runs as soon as it is started, and takes the lock itself.
+        watcher = runtime.spawn(self._watch(key, runtime), name="pool-sweep")
+        with self._lock:
+            if self._due.get(key, 0.0) >= due:
+                self._running[key] = watcher
+                return
+        watcher.cancel()  # it is over already, or the last session was forgotten meanwhile
 
     def forget(self, pool: Swept) -> None:
         """A session was closed; with the last one the watcher goes."""

@@ -20,12 +20,15 @@ import requests
 from netkit_adapters.requests import CircuitOpen, PoolTimeout
 from netkit_adapters.requests.errors import _causes, classify, to_native
 from requests import exceptions as native
+from requests.adapters import HTTPAdapter
 from urllib3.connection import HTTPConnection
 from urllib3.exceptions import NewConnectionError
+from urllib3.util import Retry
 
 import netkit
 from netkit.errors import FailureKind, TransportError, Verdict
 from netkit.testing import MockGPU, faults
+from netkit.testing.mock_gpu import Answer
 
 PLAIN = {"retry": False}
 UNSAFE = {"attempts": 3, "backoff_initial": 0, "jitter": "none"}
@@ -120,6 +123,20 @@ def test_unknown_host(session: netkit.Session, monkeypatch: pytest.MonkeyPatch) 
     failure = classify(error)
     assert failure is not None
     assert (failure.kind, failure.verdict) == (FailureKind.DNS, Verdict.NOT_SENT)
+
+
+def test_an_adapter_that_has_retried_answers_is_not_retried(gpu: MockGPU) -> None:
+    gpu.route("/busy", lambda _: Answer.text("", status=500))
+    with netkit.Session(plugins={"retry": {"attempts": 3, "statuses": [500]}}) as session:
+        retries = Retry(total=2, status_forcelist=[500], backoff_factor=0)
+        session.mount("https://", HTTPAdapter(max_retries=retries))
+        session.mount("http://", HTTPAdapter(max_retries=retries))
+        error = _raised(session, "GET", f"{gpu.url}/busy")
+        assert type(error) is native.RetryError
+        failure = classify(error)
+        assert failure is not None
+        assert (failure.kind, failure.verdict) == (FailureKind.OTHER, Verdict.PROCESSED)
+    assert [request.status for request in gpu.log.requests] == [500, 500, 500], "urllib3's own three"
 
 
 def test_connect_timeout(session: netkit.Session) -> None:

@@ -1,8 +1,9 @@
 """The pytest plugin that runs inside a suite's own environment: it puts classes in place and writes outcomes.
 
 Loaded with `-p`, so before any test or conftest is imported. What to do comes in environment variables:
-NETKIT_COMPAT_STACK, NETKIT_COMPAT_CLASSES ("originals", "plain", "netkit"), NETKIT_COMPAT_OUT (a file of JSON
-lines, appended to) and, if set, NETKIT_COMPAT_ONLY and NETKIT_COMPAT_SKIP (files of test ids, one a line).
+NETKIT_COMPAT_STACK (one or more, with commas), NETKIT_COMPAT_WAY ("classes", or "install" for `netkit.install()`),
+NETKIT_COMPAT_CLASSES ("originals", "plain", "netkit"), NETKIT_COMPAT_OUT (a file of JSON lines, appended to)
+and, if set, NETKIT_COMPAT_ONLY and NETKIT_COMPAT_SKIP (files of test ids, one a line).
 """
 
 from __future__ import annotations
@@ -65,6 +66,23 @@ def _put_in_place(stack: str, classes: str) -> list[str]:
                     setattr(module, attribute, new)
                     places.append(f"{module_name}.{attribute}")
     return places
+
+
+def _start(stacks: list[str], way: str, classes: str) -> list[str]:
+    """Put netkit in place, in the suite's way; returns the names under which it stands so far."""
+    if way == "classes":
+        return [place for stack in stacks for place in _put_in_place(stack, classes)]
+    if classes == "plain":
+        raise ValueError("libraries are compared with netkit.install() only")
+    if classes == "netkit":
+        importlib.import_module("netkit").install()
+    return []
+
+
+def _standing(stacks: list[str]) -> list[str]:
+    """The stacks' own names that lead to netkit's classes."""
+    names = [name for stack in stacks for name in _REPLACED[stack]]
+    return [name for name in names if pkgutil.resolve_name(name).__module__.startswith("netkit")]
 
 
 def _is_here(host: Any) -> bool:
@@ -136,6 +154,8 @@ class _Recorder:
         # looked at each time.
         gc.collect()
         gc.freeze()
+        if _WAY == "install":
+            self.write(replaced=_standing(_STACKS))
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         if report.failed:
@@ -170,4 +190,5 @@ def pytest_configure(config: pytest.Config) -> None:
     sys.addaudithook(_stay_here)
 
 
-_PLACES = _put_in_place(os.environ["NETKIT_COMPAT_STACK"], os.environ["NETKIT_COMPAT_CLASSES"])
+_STACKS, _WAY = os.environ["NETKIT_COMPAT_STACK"].split(","), os.environ["NETKIT_COMPAT_WAY"]
+_PLACES = _start(_STACKS, _WAY, os.environ["NETKIT_COMPAT_CLASSES"])
