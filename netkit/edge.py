@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from netkit.config import Plan
     from netkit.events import Event
     from netkit.http2.port import Http2Port
+    from netkit.knobs import Knob
     from netkit.messages import Request
     from netkit.pooling import NativePool
     from netkit.runtime import Runtime
@@ -119,6 +120,7 @@ class Edge:
             pool=pool,
             http2=http2,
             settings=self._settings,
+            knobs=self._knobs,
         )
         self._instances: dict[tuple[str, Any], Layer] = {}
         self._chains: dict[tuple[tuple[int, ...], str], Send] = {}
@@ -247,6 +249,15 @@ class Edge:
         """The options with which another plugin runs in this session by default, None when it is off."""
         steps = self.config.plan(self._registry).steps
         return next((step.options for step in steps if step.registration.name == name), None)
+
+    def _knobs(self) -> dict[str, Knob]:
+        """What layers let others move. Of two layers of one plugin the default plan's counts: it was made first."""
+        found: dict[str, Knob] = {}
+        for (name, _), layer in list(self._instances.items()):
+            offer = getattr(layer, "knobs", None)
+            for knob in () if offer is None else offer():
+                found.setdefault(f"{name}.{knob.name}", knob)
+        return found
 
     def _forget_chains(self) -> None:
         """Too many distinct routes and overrides: all but the default chain's layers are let go and made anew."""

@@ -34,6 +34,7 @@ __all__ = [
     "EndpointEjected",
     "Event",
     "GoAwayReceived",
+    "KnobMoved",
     "LimitPaused",
     "LimitRejected",
     "PingAnswered",
@@ -155,6 +156,18 @@ class ConcurrencyChanged(Event, frozen=True, kw_only=True):
 
     origin: str
     limit: int
+    reason: str
+
+
+class KnobMoved(Event, frozen=True, kw_only=True):
+    """`adaptive` moved a setting ("batch.max_items") from `before` to `after`; `reason` is "trial" (measured in turns
+    with the old value from now on), "win" (it stays), and where it goes back: "no win", "failures", "tail" (a worse
+    P99), "idle" (too few calls to tell), "fork" (a child begins anew) or
+    "closed"."""
+
+    knob: str
+    before: float
+    after: float
     reason: str
 
 

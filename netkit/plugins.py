@@ -12,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any, Final
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from netkit.events import Emitter
     from netkit.flow import Layer
     from netkit.http2.port import Http2Port
+    from netkit.knobs import Knob
     from netkit.pooling import NativePool
     from netkit.runtime import Runtime
     from netkit.stats import Meter
@@ -53,11 +54,13 @@ DEFAULT_PLUGINS: Final[dict[str, str]] = {
     "telemetry": "netkit_plugins.telemetry",
     "cache": "netkit_plugins.cache",
     "deadline": "netkit_plugins.deadline",
+    "adaptive": "netkit_plugins.adaptive",
 }
 """Built-in plugins: name → module."""
 
 DEFAULT_LAYERS: Final[tuple[str, ...]] = (
     "telemetry",
+    "adaptive",
     "deadline",
     "cache",
     "coalesce",
@@ -88,7 +91,8 @@ class Context:
     `runtime` is how its layer waits; `emit` tells listeners (false while there are none); `stack` is "requests",
     "httpx", "httpx2" or "aiohttp"; `meter` counts retries; `pool` is the stack's own connection pool where it has
     one that can be driven, `http2` its side of HTTP/2. `settings(name)` gives the options with which another plugin
-    runs in this session, None when it is off.
+    runs in this session, None when it is off. `knobs()` gives what this session's layers let others move
+    (`netkit.knobs`), by "plugin.option": complete once the session is built, so to be asked at calls.
     """
 
     runtime: Runtime
@@ -98,6 +102,7 @@ class Context:
     pool: NativePool | None = None
     http2: Http2Port | None = None
     settings: Callable[[str], Any] = lambda name: None
+    knobs: Callable[[], Mapping[str, Knob]] = dict
 
 
 @dataclasses.dataclass(frozen=True)

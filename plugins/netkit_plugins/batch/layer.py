@@ -21,6 +21,7 @@ from netkit.edge import origin_of
 from netkit.errors import BatchError, FailureKind, TransportError
 from netkit.events import BatchSent
 from netkit.identity import Identities, asks_for_stream, is_json
+from netkit.knobs import Knob
 from netkit.named_limit import REFUSALS, named_limit
 from netkit.plugins import Context
 from netkit_plugins.batch.options import BatchOptions
@@ -292,6 +293,21 @@ class BatchLayer:
                     waited=now - min(unit.joined for unit in units),
                 )
             )
+
+    def knobs(self) -> list[Knob]:
+        """A server that names a smaller batch is obeyed whatever is set."""
+        return [
+            Knob("max_items", get=lambda: self._learned.configured, set=self._resize, lowest=1, highest=256),
+            Knob("max_wait", get=lambda: self._limits.wait, set=self._rewait, lowest=0.0, highest=0.05, grain=0.001),
+        ]
+
+    def _resize(self, value: float) -> None:
+        with self._lock:
+            self._learned.configured = int(value)
+
+    def _rewait(self, value: float) -> None:
+        with self._lock:
+            self._limits.wait = value
 
     def stats(self) -> BatchStats:
         with self._lock:

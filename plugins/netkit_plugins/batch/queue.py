@@ -30,8 +30,8 @@ BUSY_TURN: Final = 0.0002
 """Seconds: in a process that is not busy, a turn given away is back sooner."""
 
 
-class Limits(msgspec.Struct, frozen=True):
-    """What one batch may hold: see `BatchOptions`."""
+class Limits(msgspec.Struct):
+    """What one batch may hold: see `BatchOptions`. One object for all groups of a layer; `wait` may change."""
 
     items: int
     bytes: int

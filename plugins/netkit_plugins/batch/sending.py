@@ -34,21 +34,25 @@ class LearnedLimits:
     """The number of inputs that servers have said they take, by URL without query."""
 
     def __init__(self, configured: int) -> None:
-        self._configured = configured
+        self.configured = configured
+        """What counts where no server said less. It may change."""
         self._named: dict[str, int] = {}
 
     def of(self, url: str) -> int:
-        return self._named.get(url.partition("?")[0], self._configured) if self._named else self._configured
+        if not self._named:
+            return self.configured
+        return min(self.configured, self._named.get(url.partition("?")[0], self.configured))
 
     def learn(self, url: str, items: int) -> None:
         """`items` is what the server at `url` named; it counts where it is less than what is known."""
         if len(self._named) >= MAX_ENDPOINTS:
             self._named.clear()
-        self._named[url.partition("?")[0]] = min(items, self.of(url))
+        endpoint = url.partition("?")[0]
+        self._named[endpoint] = min(items, self._named.get(endpoint, items))
 
     @property
     def least(self) -> int:
-        return min(self._named.values(), default=self._configured)
+        return min(self.configured, min(self._named.values(), default=self.configured))
 
 
 class Sender:

@@ -157,6 +157,10 @@ class Lane:
         """An attempt that went is over: its place is free."""
         self._do(self._count_release)
 
+    def resize(self, most: float) -> None:
+        """Another number of attempts at once; where it is smaller, those under way go on."""
+        self._do(lambda: setattr(self.width, "limit", most))
+
     def adjust(self, requests: float, tokens: float) -> None:
         """An attempt cost more than was reserved, or less."""
         if self.rates is not None:

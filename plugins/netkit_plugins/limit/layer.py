@@ -12,6 +12,7 @@ import msgspec
 
 from netkit import Context, Request, Response, Send, fork
 from netkit.identity import Identities
+from netkit.knobs import Knob
 from netkit.shared import SharedRedis
 from netkit.stats import Counter
 from netkit_plugins.limit.asked import asked_of, estimate
@@ -28,6 +29,8 @@ __all__ = ["LimitLayer", "LimitStats"]
 MAX_LANES: Final = 1024
 """Lanes kept by one session; beyond it those without traffic are forgotten."""
 NORMAL: Final = 3
+CALLERS_PATIENCE: Final = 5.0
+"""Seconds for which callers wait where nobody said how long: httpx's own pool timeout."""
 _URGENCY: Final = re.compile(r"(?:^|[,;\s])u=(\d)(?:$|[,;\s])")
 _INTEGER: Final = re.compile(r"-?\d{1,9}", re.ASCII)
 
@@ -80,6 +83,7 @@ class LimitLayer:
         # A clock of its own: its times mean nothing to other sessions.
         self._own_store = None if context.runtime.name in ("threads", "asyncio") else Store()
         self._waited_before = 0.0
+        self._concurrency: float = 0 if isinstance(options.concurrency, str | None) else options.concurrency
         self._start()
         fork.register(self)
 
@@ -123,6 +127,30 @@ class LimitLayer:
             timeouts=self.timeouts.value,
         )
 
+    def knobs(self) -> list[Knob]:
+        """A number of attempts at once that is fixed. It is no more than what was configured, unless somebody says
+        so: it may stand for what was agreed with the server's owner."""
+        configured = self._options.concurrency
+        if configured is None or isinstance(configured, str):
+            return []
+        return [
+            Knob(
+                "concurrency",
+                get=lambda: self._concurrency,
+                set=self._resize,
+                lowest=max(1, configured // 4),
+                highest=configured,
+                patience=CALLERS_PATIENCE if self._options.acquire_timeout is None else self._options.acquire_timeout,
+            )
+        ]
+
+    def _resize(self, value: float) -> None:
+        self._concurrency = value
+        with self._lock:
+            lanes = list(self._lanes.values())
+        for lane in lanes:
+            lane.resize(value)
+
     def close(self) -> None:
         if self._redis is not None:
             self._redis.close()
@@ -148,7 +176,7 @@ class LimitLayer:
         concurrency = self._options.concurrency
         if concurrency is None:
             return Width()
-        return AdaptiveWidth() if isinstance(concurrency, str) else Width(concurrency)
+        return AdaptiveWidth() if isinstance(concurrency, str) else Width(self._concurrency)
 
     def _patience(self, request: Request) -> float | None:
         """How long a call waits for its turn; None for ever."""

@@ -13,6 +13,7 @@ import weakref
 from typing import Any, Final
 
 from netkit import ConfigError, Context, PoolTimeout, Request, Response, Send, fork
+from netkit.knobs import Knob
 from netkit.pooling import PoolCounts, SocketSettings, shorter_lifetime
 from netkit.stats import Meter, PoolStats
 from netkit_plugins.pool.idle import IdlePolicy
@@ -167,6 +168,21 @@ class PoolLayer:
             else:
                 found[name] = "does not apply on this stack"
         return {**found, **(native.describe() if native is not None else {})}
+
+    def knobs(self) -> list[Knob]:
+        """Where nothing limits connections there is nothing to move."""
+        if self._limit == sys.maxsize:
+            return []
+        return [
+            Knob(
+                "max_connections",
+                get=lambda: self._queue.limit,
+                set=lambda value: self._queue.resize(int(value)),
+                lowest=max(1, self._limit // 4),
+                highest=self._limit * 4,
+                patience=self._options.acquire_timeout,
+            )
+        ]
 
     def close(self) -> None:
         if self._sweeper is not None:

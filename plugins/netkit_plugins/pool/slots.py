@@ -144,6 +144,24 @@ class SlotQueue:
         self._returned.append(slots)
         self._settle_returned()
 
+    @property
+    def limit(self) -> int:
+        """Slots of each origin."""
+        return self._limit
+
+    def resize(self, max_connections: int) -> None:
+        """Another number of slots for each origin. Where it is smaller, what is in use stays in use until it ends."""
+        granted: list[Ticket] = []
+        with self._lock:
+            self._limit = max_connections
+            for slots in list(self._origins.values()):
+                if slots.waiting:
+                    granted += self._grant(slots)
+        if self._returned:
+            self._settle_returned()
+        for ticket in granted:
+            ticket.wake()
+
     def _settle_returned(self) -> None:
         # Whoever loses the race for the lock may leave: the holder looks at `_returned` after letting it go.
         while self._returned and self._lock.acquire(False):

@@ -231,7 +231,7 @@ class RetriedCall:
             reason = "deadline"
         if reason is None:
             self._reserved = self._target.budget.reserve(
-                self._context.runtime.now(), ratio=options.budget_ratio, per_second=options.budget_min_per_second
+                self._context.runtime.now(), ratio=self._policy.budget_ratio, per_second=options.budget_min_per_second
             )
             if self._reserved:
                 return False

@@ -15,6 +15,7 @@ import msgspec
 from netkit import Request, Response, Send, fork
 from netkit.errors import TransportError
 from netkit.events import RetryScheduled
+from netkit.knobs import Knob
 from netkit.plugins import Context
 from netkit.stats import Counter
 from netkit_plugins.retry.budget import budget_of
@@ -112,6 +113,19 @@ class RetryLayer:
         return RetryStats(
             self._calls.value + extra, self._retries, self._refused_resent, self._denied, self._sdk_retries
         )
+
+    def knobs(self) -> list[Knob]:
+        """A larger share than what was configured is for somebody to ask for: in an outage it is load."""
+        return [
+            Knob(
+                "budget_ratio",
+                get=lambda: self._policy.budget_ratio,
+                set=lambda value: setattr(self._policy, "budget_ratio", value),
+                lowest=0.0,
+                highest=self._options.budget_ratio,
+                grain=0.01,
+            )
+        ]
 
     def _target(self, url: str) -> Target:
         if len(self._targets) >= MAX_TARGETS:

@@ -58,6 +58,8 @@ class RetryPolicy:
 
     def __init__(self, options: RetryOptions) -> None:
         self.options = options
+        self.budget_ratio = options.budget_ratio
+        """May be moved while the session works."""
         self.statuses = frozenset(options.statuses)
         self.backoff = _backoff(options)
         """A tenacity wait strategy: seconds before the next attempt where the server asked for nothing."""
