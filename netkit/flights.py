@@ -163,21 +163,27 @@ class Flights:
         exception object of its own.
         """
         ticket = _Ticket(work, timeout, self._runtime.now())
-        if not self._board(key, ticket):
-            return None
-        if joined is not None and ticket.flight.leader is not ticket:
-            joined()
-        while True:
-            flight = ticket.flight
-            if flight.leader is ticket and not flight.started:
-                flight.started = True
-                if not self._detached:
-                    flight.thread = threading.get_ident()
-                    return await self._lead(flight)
-                flight.spawned = self._runtime.spawn(self._fly(flight, work), name="shared-call")
-            await self._wait(flight, ticket)
-            if ticket.ending is not None:
-                return self._taken(ticket)
+        try:
+            if not self._board(key, ticket):
+                return None
+            if joined is not None and ticket.flight.leader is not ticket:
+                joined()
+            while True:
+                flight = ticket.flight
+                if flight.leader is ticket and not flight.started:
+                    if not self._detached:
+                        flight.thread = threading.get_ident()
+                        return await self._lead(flight)
+                    flight.spawned = self._runtime.spawn(self._fly(flight, work), name="shared-call")
+                    flight.started = True
+                await self._wait(flight, ticket)
+                if ticket.ending is not None:
+                    return self._taken(ticket)
+        except BaseException:
+            # Also where it was interrupted between two steps: nobody must wait for a call that nobody makes.
+            if not self._leave(ticket):
+                self._drop(ticket)
+            raise
 
     def _board(self, key: bytes, ticket: _Ticket) -> bool:
         """Join the flight for `key`, or begin it. False: this very thread is what it waits for."""
@@ -196,14 +202,15 @@ class Flights:
                 return False
             flight.event = flight.event or self._runtime.event()
             flight.followed = True
-            flight.tickets.append(ticket)
             ticket.flight = flight
+            flight.tickets.append(ticket)
         self.shared.add()
         return True
 
     async def _lead(self, flight: _Flight) -> Response:
         """In threads: the work, in the thread of whoever began."""
         try:
+            flight.started = True
             response, answer = await flight.leader.work()
         except BaseException as error:
             self._land(flight, None, None, error)
@@ -230,14 +237,7 @@ class Flights:
     async def _wait(self, flight: _Flight, ticket: _Ticket) -> None:
         event = flight.event
         assert event is not None
-        try:
-            if await event.wait(self._patience(flight, ticket)):
-                return
-        except BaseException:
-            if not self._leave(ticket):
-                self._drop(ticket)
-            raise
-        if self._leave(ticket):
+        if not await event.wait(self._patience(flight, ticket)) and self._leave(ticket):
             raise TransportError(
                 "no answer in time to a shared call", kind=FailureKind.READ_TIMEOUT, verdict=Verdict.AMBIGUOUS
             )
@@ -331,25 +331,28 @@ class Flights:
         self.handed_over.add()
 
     def _leave(self, ticket: _Ticket) -> bool:
-        """The caller goes. False when it has ended for it already: after a timeout it then takes what there is."""
+        """The caller goes, if it is still there. False when it has ended for it already: after a timeout it then
+        takes what there is."""
         with self._lock:
-            flight = ticket.flight
-            ended = ticket.ending is not None
-            if not ended and ticket in flight.tickets:
-                flight.tickets.remove(ticket)
-                if flight.leader is ticket and not flight.started and flight.tickets:
-                    self._succeed(flight, flight.tickets, None, self._runtime.now())
-                    flight.tickets = []
-                elif not flight.tickets and flight.table.get(flight.key) is flight:
-                    del flight.table[flight.key]
-            abandoned = not ended and not flight.tickets
+            if ticket.ending is not None:
+                return False
+            flight: _Flight | None = getattr(ticket, "flight", None)
+            if flight is None or ticket not in flight.tickets:
+                return True
+            flight.tickets.remove(ticket)
+            if flight.leader is ticket and not flight.started and flight.tickets:
+                self._succeed(flight, flight.tickets, None, self._runtime.now())
+                flight.tickets = []
+            elif not flight.tickets and flight.table.get(flight.key) is flight:
+                del flight.table[flight.key]
+            abandoned = not flight.tickets
         if abandoned:
             if flight.spawned is not None:
                 flight.spawned.cancel()
             if flight.event is not None:
                 # Those who were handed on wake to it.
                 flight.event.set()
-        return not ended
+        return True
 
     def __repr__(self) -> str:
         return f"<Flights in_flight={self.in_flight} shared={self.shared.value}>"

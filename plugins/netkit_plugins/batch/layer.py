@@ -69,8 +69,10 @@ class BatchLayer:
         ticket = self._ticket(request, send)
         if ticket is None:
             return await send(request)
-        group, opens = self._join(ticket)
+        group = self._group(ticket)
         try:
+            with self._lock:
+                opens = self._queue(group, ticket)
             if opens:
                 # Callers who start together are one batch from the first on; to a caller alone this costs nothing.
                 await self._runtime.sleep(0)
@@ -95,7 +97,8 @@ class BatchLayer:
         inputs = form.read(content)
         return None if inputs is None else Ticket(request, send, form, inputs, self._now())
 
-    def _join(self, ticket: Ticket) -> tuple[Group, bool]:
+    def _group(self, ticket: Ticket) -> Group:
+        """Those with whom `ticket` may be merged."""
         request = ticket.request
         inputs = ticket.inputs
         same = self._identities.key(request, inputs.rest, inputs.kind.encode())
@@ -107,7 +110,7 @@ class BatchLayer:
                 if len(self._groups) >= MAX_GROUPS:
                     self._groups = {known: each for known, each in self._groups.items() if not each.is_idle}
                 group = self._groups[key] = Group(self._limits)
-            return group, self._queue(group, ticket)
+            return group
 
     def _queue(self, group: Group, ticket: Ticket) -> bool:
         group.items = self._learned.of(ticket.request.url)
@@ -122,11 +125,9 @@ class BatchLayer:
         """Send the call as its caller made it."""
         whole = Unit(ticket, 0, len(ticket.inputs.items), ticket.joined)
         self._count_sent([whole])
-        try:
-            response = await ticket.send(ticket.request)
-        finally:
-            # The inputs are computed when the head is there, however long the caller takes to read the body.
-            self._ended(group, None)
+        response = await ticket.send(ticket.request)
+        # The inputs are computed when the head is there, however long the caller takes to read the body.
+        self._went(group, ticket)
         if response.status in REFUSALS and whole.size > 1:
             try:
                 refusal = Reply(response, await response.read())
@@ -236,18 +237,27 @@ class BatchLayer:
             following = self._ended(group, batch, go_on=go_on and served)
         return following
 
-    def _ended(self, group: Group, batch: Batch | None, *, go_on: bool = False) -> Batch | None:
+    def _went(self, group: Group, ticket: Ticket) -> None:
+        """The call that `ticket` made by itself is over: start what is due."""
+        with self._lock:
+            group.went(ticket)
+            batches = self._due(group)
+            woken = group.new_keeper()
+        if woken is not None:
+            woken.event.set()
+        self._start(group, batches)
+
+    def _ended(self, group: Group, batch: Batch, *, go_on: bool = False) -> Batch | None:
         """Give a slot back, and start what is due; `go_on`: the first of that is returned instead."""
         with self._lock:
             group.ended(batch, self._now())
             batches = self._due(group)
             woken = group.new_keeper()
             following = None
-            if batch is not None:
-                batch.over = True
-                if batches and go_on and not batch.given_up:
-                    following = batches.pop(0)
-                    following.task = batch.task
+            batch.over = True
+            if batches and go_on and not batch.given_up:
+                following = batches.pop(0)
+                following.task = batch.task
         if woken is not None:
             woken.event.set()
         self._start(group, batches)
@@ -258,6 +268,7 @@ class BatchLayer:
         with self._lock:
             ticket.done = True
             group.leave(ticket)
+            group.went(ticket)
             for batch in ticket.batches:
                 self._give_up(group, batch)
             batches = self._due(group)

@@ -170,7 +170,8 @@ class Group:
         alone = not self.in_flight and len(self.units) == 1 and self.units[0].ticket is ticket
         if alone:
             self._pop()
-            self.in_flight += 1
+            # In one step, which no signal interrupts: whoever holds a slot is known to.
+            ticket.alone, self.in_flight = True, self.in_flight + 1
         return alone
 
     def new_keeper(self) -> Ticket | None:
@@ -245,21 +246,26 @@ class Group:
         self._tokens -= unit.tokens
         return unit
 
-    def ended(self, batch: Batch | None, now: float) -> None:
-        """A batch (None: a call that went by itself) is answered, failed or given up."""
+    def went(self, ticket: Ticket) -> None:
+        """The call that `ticket` made by itself is over, if there is one."""
+        if ticket.alone:
+            ticket.alone, self.in_flight = False, self.in_flight - 1
+
+    def ended(self, batch: Batch, now: float) -> None:
+        """A batch is answered, failed or given up."""
         self.in_flight -= 1
-        if batch is not None and len(batch.units) > 1:
+        if len(batch.units) > 1:
             self.busy_until = now + min(self._limits.wait, RETURN)
 
     def leave(self, ticket: Ticket) -> None:
         """Take what waits for `ticket` out of the queue."""
         if self.opener is ticket:
             self.opener = None
-        for unit in [unit for unit in self.units if unit.ticket is ticket]:
-            self.units.remove(unit)
-            self._items -= unit.size
-            self._bytes -= unit.bytes
-            self._tokens -= unit.tokens
+        self.units = deque(unit for unit in self.units if unit.ticket is not ticket)
+        # Counted anew: the caller may have been interrupted while it was coming in.
+        self._items = sum(unit.size for unit in self.units)
+        self._bytes = sum(unit.bytes for unit in self.units)
+        self._tokens = sum(unit.tokens for unit in self.units)
 
     @property
     def waiting(self) -> int:
