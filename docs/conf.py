@@ -7,7 +7,7 @@ from importlib.metadata import version as installed
 project = "netkit"
 copyright = "the netkit authors"
 release = installed("netkit-http")
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.intersphinx"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.intersphinx"]
 html_theme = "furo"
 html_title = f"netkit {release}"
 myst_enable_extensions = ["colon_fence"]
@@ -16,5 +16,5 @@ autodoc_typehints = "description"
 autodoc_member_order = "bysource"
 # Pages are read in the repository too: links to its files stay plain.
 suppress_warnings = ["myst.xref_missing"]
-exclude_patterns = ["_build", "build.py"]
+exclude_patterns = ["_build", "*.py"]
 intersphinx_mapping: dict[str, tuple[str, None]] = {}

@@ -51,7 +51,7 @@ class Http2Options(msgspec.Struct, frozen=True):
     tcp_keepalive: tuple[int, int, int] | None = (60, 15, 4)
     """Seconds idle, seconds between probes, probes; None: off."""
     machine: str | None = None
-    """"ngh2" or "h2"; None: NETKIT_HTTP2_ENGINE, else the best that is installed."""
+    """"ngh2" or "h2"; None: the fastest that is installed."""
 
 
 class ProxySpec(msgspec.Struct, frozen=True):

@@ -12,7 +12,6 @@ Rules of this file:
 from __future__ import annotations
 
 import importlib
-import os
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol, TypeAlias
 
@@ -144,12 +143,11 @@ MACHINES: Final = {"ngh2": "netkit.http2._ngh2:Ngh2Machine", "h2": "netkit.http2
 
 
 def machine_factory(name: str | None = None) -> MachineFactory:
-    """The machine called `name`, else the one in NETKIT_HTTP2_ENGINE, else ngh2 if importable, else h2.
+    """The machine called `name`, else ngh2 if importable, else h2.
 
     Raises ImportError when neither library is installed (`pip install netkit-http[http2]`), ValueError for an
     unknown name.
     """
-    name = name or os.environ.get("NETKIT_HTTP2_ENGINE") or None
     if name is not None and name not in MACHINES:
         raise ValueError(f"unknown HTTP/2 protocol machine {name!r}: use one of {', '.join(sorted(MACHINES))}")
     missing: ImportError | None = None

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import os
 import ssl
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -17,9 +16,6 @@ from tests.http2.scripted import Script, Server
 @pytest.fixture(params=["ngh2", "h2"])
 def machine(request: pytest.FixtureRequest) -> str:
     """Each test that asks for it runs on both protocol machines."""
-    chosen = os.environ.get("NETKIT_HTTP2_ENGINE")
-    if chosen and chosen != request.param:
-        pytest.skip(f"NETKIT_HTTP2_ENGINE={chosen}")
     return str(request.param)
 
 

@@ -16,10 +16,11 @@ class BreakerOptions:
     """When a circuit opens, for how long, and for what. Times in seconds.
 
     fail_max: it opens after so many failures in a row; None switches this rule off.
-    failure_ratio: or when this share of at least min_calls calls within window seconds has failed; None switches
-        this rule off.
-    reset_timeout: how long it stays open before probes are let through; doubled after each failed probe, up to
-        reset_timeout_max. Lengthened by up to a tenth at random, so that clients do not come back all at once.
+    failure_ratio, min_calls, window: or when this share of at least min_calls calls within window seconds has failed;
+        a ratio of None switches this rule off.
+    reset_timeout, reset_timeout_max: how long it stays open before probes are let through; doubled after each failed
+        probe, up to reset_timeout_max. Lengthened by up to a tenth at random, so that clients do not come back all
+        at once.
     probes: how many calls may be under way at once to find out whether the server is back.
     wait: how long a call that meets an open circuit may wait for it to close before it is refused; 0 refuses at once.
         Waiting calls send nothing, and go on spread over a quarter of a second.
