@@ -57,13 +57,13 @@ def options_table(plugin: str) -> str:
 def order_of_layers() -> str:
     """Layers and transports, outermost first, with the reasons that their modules give."""
     registry = Registry(use_entry_points=False)
-    rows = ["| | layer | what it does | why here |", "|---|---|---|---|"]
+    rows = ["| layer | what it does | why here |", "|---|---|---|"]
     names = [name for name in (*DEFAULT_LAYERS, *TRANSPORTS) if name in DEFAULT_PLUGINS]
-    for number, name in enumerate(names, 1):
+    for name in names:
         found = registry.get(name)
         reason = _order(importlib.import_module(found.module).__doc__ or "")
         link = f"[`{name}`]({PAGES.get(name, name)}.md)"
-        rows.append(f"| {number} | {link} | {_cell(found.summary.rstrip('.'))} | {_cell(reason)} |")
+        rows.append(f"| {link} | {_cell(found.summary.rstrip('.'))} | {_cell(reason)} |")
     return "\n".join(rows) + "\n"
 
 

@@ -16,6 +16,7 @@ import pytest
 import netkit
 from netkit.cli import main
 from netkit.config import Config
+from netkit.http2 import protocol
 from netkit.testing import MockGPU, expected_vector, faults
 from netkit.testing.mock_gpu import Answer, Exchange
 
@@ -39,7 +40,7 @@ def promised(told: str) -> int:
 def test_what_an_http2_server_is(
     machine: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("NETKIT_HTTP2_ENGINE", machine)
+    monkeypatch.setattr(protocol, "MACHINES", {machine: protocol.MACHINES[machine]})
     settings = {3: 5, 4: 131072, 5: 32768, 6: 9000}
     with MockGPU(settings=settings, rtt_ms=20, connection_window=1 << 20) as gpu:
         code, found, told = doctor(gpu, capsys)
