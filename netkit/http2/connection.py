@@ -3,7 +3,7 @@
 Rules of this file:
 
 - One loop owns a connection; nothing here is called from another thread.
-- Whatever several callers do in one turn of the loop leaves in one write.
+- Whatever several callers do in one turn of the loop leaves in one write, a large burst in a few.
 - A stream leaves `streams` exactly once, through `_remove`; from then on frames for it are ignored.
 - Every failure is told to every stream it concerns, at once, each with its own verdict.
 """
@@ -31,6 +31,8 @@ _ids = itertools.count(1)
 _WRITE_CHUNK: Final = 1 << 20
 _STALE_AFTER: Final = 0.05
 _FLOOD_BURST, _FLOOD_RATE = 1000, 100.0
+_BURST: Final = 16
+"""Requests that leave without waiting for the end of a turn: the server works while the loop makes the next ones."""
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -39,6 +41,7 @@ class Connection(asyncio.BufferedProtocol):
     __slots__ = (
         "_broken",
         "_buffer",
+        "_burst",
         "_control_budget",
         "_control_time",
         "_flush_scheduled",
@@ -107,6 +110,7 @@ class Connection(asyncio.BufferedProtocol):
         self._hold_early = options.stream_window < 2 * len(pool.buffer)
         self._fresh: list[Stream] = []
         self._flush_scheduled = False
+        self._burst = 0
         self._paused = False
         self._starved = False
         self._stalled = False
@@ -174,6 +178,7 @@ class Connection(asyncio.BufferedProtocol):
     def flush(self) -> None:
         """Write what the machine has, at most a transport's high-water mark ahead."""
         self._flush_scheduled = False
+        self._burst = 0
         if self.closed or self.transport is None:
             return
         machine = self.machine
@@ -277,6 +282,10 @@ class Connection(asyncio.BufferedProtocol):
                 self.silence.watch(limit)
         if self.served == self._max_requests:
             self.drain("max_requests")
+        self._burst += 1
+        if self._burst == _BURST:
+            self.flush()
+            self._flush_scheduled = True  # the reactor still has it on its list
 
     def _register_upload(self, stream: Stream) -> None:
         self.uploading[stream.stream_id] = stream

@@ -479,6 +479,26 @@ async def test_a_cold_burst_opens_what_it_needs_before_any_settings(serve: Any, 
     assert max(conn.peak for conn in server.connections) <= 100
 
 
+@pytest.mark.parametrize(("burst", "writes"), [(1, 1), (15, 1), (40, 3)])
+async def test_a_burst_leaves_in_few_writes_and_not_all_at_its_end(
+    serve: Any, engine_for: Any, burst: int, writes: int
+) -> None:
+    server, engine = serve(Held()), engine_for(max_connections=1)
+    first = asyncio.ensure_future(echo(engine, request_to(server.port, "/0")))
+    await server.until(lambda: server.entries("headers") and server.entries("settings_ack"))
+    while not engine.connections()[0].settled:
+        await asyncio.sleep(0)
+    transport = engine.connections()[0].transport
+    write, sizes = transport.write, list[int]()
+    transport.write = lambda data: (sizes.append(len(data)), write(data))[1]
+    calls = [asyncio.ensure_future(echo(engine, request_to(server.port, f"/{i + 1}"))) for i in range(burst)]
+    await server.until(lambda: len(server.entries("headers")) == 1 + burst)
+    assert len(sizes) == writes
+    conn = server.connections[0]
+    server.call(lambda: [conn.answer(sid, body=conn.echo(sid)) for sid in list(conn.open)])
+    assert [answer["path"] for answer in await asyncio.gather(first, *calls)] == [f"/{i}" for i in range(burst + 1)]
+
+
 async def test_events_are_told(serve: Any, machine: str) -> None:
     from netkit.http2 import Engine, Http2Options
 
