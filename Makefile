@@ -2,6 +2,7 @@
 VENV   ?= .venv
 PYTHON ?= python3
 BIN    := $(VENV)/bin
+WORKERS ?= 2
 READY  := $(VENV)/.netkit-ready
 
 # Variables that point TLS at a bundle of the machine would reach into tests that verify certificates.
@@ -25,7 +26,7 @@ demo: $(READY)
 	$(CLEAN) $(BIN)/netkit demo
 
 test: $(READY)
-	$(CLEAN) $(BIN)/python -m pytest $(PYTEST_ARGS)
+	$(CLEAN) $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(PYTEST_ARGS)
 
 check: $(READY)
 	$(BIN)/ruff format --check .
