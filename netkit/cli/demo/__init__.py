@@ -110,7 +110,7 @@ def run(arguments: Sequence[str]) -> int:
                 workload = Workload(
                     url=f"{backend['url']}/v1/embeddings",
                     ca_file=backend["ca_file"],
-                    inputs=tuple(f"{stack} {step.number} text {number}" for number in range(options.calls)),
+                    inputs=step.inputs(stack, options.calls),
                     concurrency=options.concurrency,
                     dimensions=DIMENSIONS,
                 )

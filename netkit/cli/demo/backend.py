@@ -13,7 +13,7 @@ from typing import Any, Final
 
 __all__ = ["DIMENSIONS", "GPUS", "SETTING", "backend", "gpu_flags", "server_stats"]
 
-GPUS: Final = 8
+GPUS: Final = 4
 LAUNCH_MS: Final = 4.0
 ITEM_MS: Final = 0.5
 DIMENSIONS: Final = 64

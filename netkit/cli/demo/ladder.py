@@ -18,6 +18,13 @@ class Step(msgspec.Struct, frozen=True):
     title: str
     lesson: str
     plugins: Mapping[str, Any] | None
+    times_each: int = 1
+    """How often each input occurs."""
+
+    def inputs(self, prefix: str, calls: int) -> tuple[str, ...]:
+        """What `calls` calls of this step ask for, each input as often as the others."""
+        different = max(1, calls // self.times_each)
+        return tuple(f"{prefix} {self.number} text {number % different}" for number in range(calls))
 
 
 STEPS: Final = (
@@ -44,6 +51,13 @@ STEPS: Final = (
         "batching",
         "Calls that differ only in their input become one: the GPU is paid for its launch once, not for each call.",
         {"http2": True, "pool": True, "batch": True},
+    ),
+    Step(
+        7,
+        "cache, single-flight",
+        "Inputs come again, eight times each here: identical calls at once share an answer, later ones are known.",
+        {"http2": True, "pool": True, "batch": True, "cache": True, "coalesce": True},
+        times_each=8,
     ),
 )
 

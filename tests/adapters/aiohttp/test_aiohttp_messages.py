@@ -66,7 +66,11 @@ async def test_headers_body_url_and_method_of_a_layer_reach_the_server(
     assert record.header("user-agent") is None or "aiohttp" not in str(record.header("user-agent"))
 
 
-@pytest.mark.parametrize("arguments", [{"data": b"abc"}, {"data": io.BytesIO(b"abc")}, {"json": {}}, {}], ids=["bytes", "file", "json", "none"])
+@pytest.mark.parametrize(
+    "arguments",
+    [{"data": b"abc"}, {"data": io.BytesIO(b"abc")}, {"json": {}}, {}],
+    ids=["bytes", "file", "json", "none"],
+)
 @pytest.mark.parametrize("made", ["bytes", "large", "empty", "chunks", "async chunks"])
 async def test_any_body_can_replace_any_other(
     gpu: MockGPU, http: str, open_session: OpenSession, arguments: dict[str, Any], made: str
