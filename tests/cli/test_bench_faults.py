@@ -26,8 +26,9 @@ def test_every_contender_of_a_stack_is_measured(stack: str, capsys: pytest.Captu
         assert row["calls"] == int(30 * SECONDS)
         assert 0 < row["success"] <= 1
     plain, retried, ours = rows.values()
-    # Without retries the servers see each call once, and each failure is a caller's.
-    assert plain["load"] == 1.0
+    # Without retries the servers see each call once at most (not at all where a connect came too late), and each
+    # failure is a caller's.
+    assert 0 < plain["load"] <= 1.0
     assert plain["success"] < 1
     assert retried["load"] > 1
     assert ours["success"] > plain["success"]

@@ -20,10 +20,12 @@ __all__ = [
     "Bar",
     "chart",
     "document",
+    "flow_rows",
     "flow_table",
     "html_table",
     "page",
     "pictures_table",
+    "rich_table",
     "table",
 ]
 
@@ -57,10 +59,11 @@ HEAD = ("stack", "step", "req/s", "mean ms", "P50", "P95", "P99", "reqs", "conns
 
 def table(outcomes: Sequence[Outcome], steps: Sequence[Step]) -> Any:
     """A rich table; one row for each stack and step."""
-    return _table("Embeddings, one input per call (latencies in ms)", HEAD, _rows(outcomes, steps), left=2)
+    return rich_table("Embeddings, one input per call (latencies in ms)", HEAD, _rows(outcomes, steps), left=2)
 
 
-def _table(title: str, head: Sequence[str], rows: Sequence[Sequence[str]], *, left: int) -> Any:
+def rich_table(title: str, head: Sequence[str], rows: Sequence[Sequence[str]], *, left: int) -> Any:
+    """A table for the terminal; the first `left` columns are text."""
     from rich.box import SIMPLE
     from rich.table import Table
 
@@ -80,7 +83,8 @@ FLOW_HEAD = ("windows", "MB/s", "1st token P50", "P99", "gap P99", "CPU s", "con
 FLOW_TITLE = f"4 flow control: {STREAMS} streams at once, round trip {ROUND_TRIP_MS} ms (httpx; times in ms)"
 
 
-def _flow_rows(flows: Sequence[FlowOutcome]) -> list[list[str]]:
+def flow_rows(flows: Sequence[FlowOutcome]) -> list[list[str]]:
+    """A row of the table for each setting of the windows."""
     return [
         [
             flow.title,
@@ -98,7 +102,7 @@ def _flow_rows(flows: Sequence[FlowOutcome]) -> list[list[str]]:
 
 def flow_table(flows: Sequence[FlowOutcome]) -> Any:
     """A rich table; one row for each setting of the windows."""
-    return _table(FLOW_TITLE, FLOW_HEAD, _flow_rows(flows), left=1)
+    return rich_table(FLOW_TITLE, FLOW_HEAD, flow_rows(flows), left=1)
 
 
 _STYLE = """
@@ -164,7 +168,7 @@ def _bars(outcomes: Sequence[Outcome], steps: Sequence[Step], value: Any, unit: 
 
 def pictures_table(outcomes: Sequence[PictureOutcome]) -> Any:
     """A rich table; one row for each setting of the pictures."""
-    return _table(pictures.TITLE, pictures.HEAD, pictures.rows(outcomes), left=1)
+    return rich_table(pictures.TITLE, pictures.HEAD, pictures.rows(outcomes), left=1)
 
 
 def html_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -196,7 +200,7 @@ def page(
             ("GPU busy", lambda outcome: outcome.utilisation * 100, "%"),
         )
     )
-    flow = f"<h2>{html.escape(FLOW_TITLE)}</h2>{html_table(FLOW_HEAD, _flow_rows(flows))}" if flows else ""
+    flow = f"<h2>{html.escape(FLOW_TITLE)}</h2>{html_table(FLOW_HEAD, flow_rows(flows))}" if flows else ""
     if photographs:
         flow += f"<h2>{html.escape(pictures.TITLE)}</h2>{html_table(pictures.HEAD, pictures.rows(photographs))}"
     about = html.escape(f"netkit {version('netkit-http')}, Python {platform.python_version()}. {setting}")

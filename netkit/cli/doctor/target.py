@@ -66,36 +66,36 @@ class Target:
         return sorted({*values, *parts} - {""}, key=len, reverse=True)
 
 
-def parse(url: str, headers: list[str]) -> Target:
-    """A target from `URL` and `Name: value` lines. Raises `ConfigError`, which never holds a value."""
+def parse(url: str, headers: list[str], *, command: str = "doctor") -> Target:
+    """A target from `URL` and `Name: value` lines. Raises `ConfigError` in `command`'s name, never with a value."""
     try:
         parts = urlsplit(url if "://" in url else f"https://{url}")
         port = parts.port
     except ValueError as error:
-        raise ConfigError("doctor: that is no URL") from error
+        raise ConfigError(f"{command}: that is no URL") from error
     if parts.scheme not in ("http", "https") or not parts.hostname or _CONTROL.search(url) or " " in url:
-        raise ConfigError("doctor: the URL must be http://HOST… or https://HOST…")
-    pairs = [_header(line) for line in headers]
+        raise ConfigError(f"{command}: the URL must be http://HOST… or https://HOST…")
+    pairs = [_header(line, command) for line in headers]
     if parts.username is not None:
         pair = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
         pairs.append(("authorization", f"Basic {base64.b64encode(pair.encode()).decode()}"))
     try:
         host = parts.hostname if parts.hostname.isascii() else parts.hostname.encode("idna").decode()
     except UnicodeError as error:
-        raise ConfigError("doctor: that is no host name") from error
+        raise ConfigError(f"{command}: that is no host name") from error
     path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
     if not path.isascii():
-        raise ConfigError("doctor: the URL's path must be percent-encoded")
+        raise ConfigError(f"{command}: the URL's path must be percent-encoded")
     return Target(parts.scheme, host, port or (443 if parts.scheme == "https" else 80), path, tuple(pairs))
 
 
-def _header(line: str) -> tuple[str, str]:
+def _header(line: str, command: str) -> tuple[str, str]:
     name, colon, value = line.partition(":")
     name, value = name.strip().lower(), value.strip()
     if not colon or not _TOKEN.fullmatch(name):
-        raise ConfigError("doctor: --header must be 'Name: value'")
+        raise ConfigError(f"{command}: --header must be 'Name: value'")
     if name in _OWN:
-        raise ConfigError(f"doctor: --header: {name} is the doctor's own")
+        raise ConfigError(f"{command}: --header: {name} is not yours to set")
     if _CONTROL.search(value) or not value.isascii():
-        raise ConfigError(f"doctor: --header: the value of {name} must be printable ASCII")
+        raise ConfigError(f"{command}: --header: the value of {name} must be printable ASCII")
     return name, value
