@@ -175,6 +175,8 @@ class SharedRedis:
                     socket_connect_timeout=self._timeout,
                     retry=Retry(NoBackoff(), 1, supported_errors=(redis.ConnectionError,)),
                 )
+                # The URL's options come last, and bytes are what is promised.
+                self._client.connection_pool.connection_kwargs["decode_responses"] = False
             return self._client
 
     def _may_try(self) -> bool:

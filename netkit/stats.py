@@ -126,6 +126,8 @@ class Call:
         if not self.ended:
             self.ended = True
             meter = self._meter
+            if self.started < meter.since:
+                return
             meter.ended.add()
             if error is not None and isinstance(error, Exception) and not isinstance(error, BodyClosed):
                 meter.errors.add()
@@ -144,10 +146,13 @@ class Meter:
         "gap_window",
         "retries",
         "retry_denied",
+        "since",
         "window",
     )
 
     def __init__(self) -> None:
+        self.since = 0.0
+        """Calls that began before this time are another process's."""
         self.begun = Counter()
         self.ended = Counter()
         self.errors = Counter()
@@ -161,8 +166,9 @@ class Meter:
         fork.register(self)
 
     def after_fork_in_child(self) -> None:
-        # The parent's calls in flight are not the child's.
+        # The parent's calls in flight are not the child's, also when what is left of them ends here.
         self.ended = Counter(self.begun.value)
+        self.since = _now()
 
     def begin(self) -> Call:
         self.begun.add()

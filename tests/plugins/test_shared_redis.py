@@ -191,3 +191,10 @@ def test_closing_leaves_neither_thread_nor_socket(redis_server: Any) -> None:
     assert not worker.is_alive()
     del shared
     gc.collect()
+
+
+def test_bytes_are_bytes_whatever_the_url_says(redis_server: Any) -> None:
+    shared = SharedRedis(f"{redis_server.url}{'&' if '?' in redis_server.url else '?'}decode_responses=True")
+    shared.run(lambda redis: redis.set("k", b"\xff\x00"))
+    assert shared.run(lambda redis: redis.get("k")) == b"\xff\x00"
+    shared.close()

@@ -69,11 +69,11 @@ class BalanceLayer:
         fork.register(self)
 
     def after_fork_in_child(self) -> None:
-        """The parent's calls under way are not this process's."""
+        """The parent's calls under way are not this process's: where they end here too, they end with the replicas
+        that they began with."""
         self._lock = threading.Lock()
         self._random = Random()
-        for replica in self._replicas.values():
-            replica.pending = 0
+        self._replicas = {key: replica.afresh() for key, replica in self._replicas.items()}
 
     async def __call__(self, request: Request, send: Send) -> Response:
         rest = self._service.rest_of(request.url)

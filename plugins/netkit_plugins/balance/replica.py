@@ -9,6 +9,7 @@ Rules of this file:
 
 from __future__ import annotations
 
+import copy
 import math
 from typing import Final
 
@@ -67,6 +68,12 @@ class Replica:
         self._stamp = -math.inf
         self._utilisation = 0.0
         self._loaded_at = -math.inf
+
+    def afresh(self) -> Replica:
+        """Another one that knows the same, with nothing under way."""
+        other = copy.copy(self)
+        other.pending = 0
+        return other
 
     def is_out(self, now: float) -> bool:
         return now < self.out_until

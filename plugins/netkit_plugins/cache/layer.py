@@ -55,7 +55,8 @@ class CacheLayer:
         self._storage = open_storage(options, context)
         self._flights = Flights(context.runtime)
         self._identities: Identities | None = None
-        self._flight_keys = Identities(ignore=options.key_ignore_headers, per_credential=options.per_credential)
+        # Also where answers are everybody's, refusals are not: of those under way nobody knows yet what they will be.
+        self._flight_keys = Identities(ignore=options.key_ignore_headers)
         self._hits, self._misses, self._stale = Counter(), Counter(), Counter()
 
     async def __call__(self, request: Request, send: Send) -> Response:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 import threading
 from collections.abc import AsyncIterator, Iterator
@@ -405,3 +406,29 @@ def test_threads_never_lose_count(three: list[MockGPU]) -> None:
             await session.close()
 
     run(face, scenario())
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_what_ends_in_a_forked_child_began_in_its_parent(three: list[MockGPU]) -> None:
+    """A body that is left there counts for nobody: neither replica has less than nothing to do."""
+    import netkit.requests
+
+    plugins: Any = {"balance": {"endpoints": [three[0].url]}, "pool": True}
+    with netkit.requests.Session(plugins=plugins) as session:
+        response = session.get(three[0].url + "/bytes/1000000", stream=True)
+        child = os.fork()
+        if child == 0:
+            status = 1
+            try:
+                response.close()
+                held = netkit.stats(session)
+                (replica,) = held.balance.endpoints.values()
+                status = 0 if (replica.pending, held.requests.in_flight) == (0, 0) else 2
+            finally:
+                os._exit(status)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        held = netkit.stats(session)
+        (replica,) = held.balance.endpoints.values()
+        assert (replica.pending, held.requests.in_flight) == (1, 1)
+        response.close()
+        assert [each.pending for each in netkit.stats(session).balance.endpoints.values()] == [0]

@@ -446,3 +446,20 @@ def test_a_wrong_storage_is_not_shown() -> None:
     with pytest.raises(ValueError) as caught:
         Rig(storage="http://:SECRET@h")
     assert "SECRET" not in str(caught.value)
+
+
+def test_a_refusal_is_its_own_credentials_alone() -> None:
+    """Also where answers are everybody's: a good key is not refused because a bad one asks at the same time."""
+
+    def answer(request: Request) -> Response:
+        if request.headers["authorization"] == "Bearer bad":
+            return Response.of(401, JSON, b'{"error": "key"}')
+        return embeddings(request)
+
+    rig = Rig(answer, per_credential=False)
+    calls = [rig.start(BASE, headers=[*JSON, ("authorization", f"Bearer {who}")]) for who in ("bad", "good", "bad")]
+    rig.runtime.run_to_end()
+    assert [call.result().status for call in calls] == [401, 200, 401]
+    assert len(rig.sent) == 2
+    assert rig.call(BASE, headers=[*JSON, ("authorization", "Bearer other")]).status == 200
+    assert len(rig.sent) == 2
