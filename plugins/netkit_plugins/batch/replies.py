@@ -10,9 +10,9 @@ Rules of this file:
 from __future__ import annotations
 
 import copy
-import zlib
 from typing import Final
 
+from netkit.answers import Answer, plain
 from netkit.errors import BatchError, TransportError
 from netkit.headers import Headers
 from netkit.messages import Response
@@ -49,8 +49,7 @@ class Reply:
 
     def __init__(self, response: Response, content: bytes) -> None:
         self.status = response.status
-        encoding = response.headers.get("content-encoding", "").strip().lower()
-        self.content = content if encoding in ("", "identity") else _inflated(content)
+        self.content = _plain(response, content)
         pairs = response.headers.items()
         self.headers = tuple((name, value) for name, value in pairs if name.lower() not in _OF_THE_BODY)
         self.extensions = dict(response.extensions)
@@ -70,24 +69,16 @@ class Reply:
         return f"<Reply {self.status} {len(self.content)} bytes>"
 
 
-def _inflated(content: bytes) -> bytes:
-    """`content` without gzip or deflate; as it is where the stack has decoded it already."""
-    if content[:2] == b"\x1f\x8b":
-        wbits = 31
-    elif content[:1] == b"\x78":
-        wbits = 15
-    elif content[:1] in (b"{", b"[", b"", b" ", b"\n", b"\r", b"\t", b"<") or content[:1].isalnum():
+def _plain(response: Response, content: bytes) -> bytes:
+    """`content` without its Content-Encoding: no caller asked for it."""
+    if not content or "content-encoding" not in response.headers:
         return content
-    else:
-        raise BatchError("the answer to a batch is compressed in a way that was not asked for")
-    inflater = zlib.decompressobj(wbits)
-    try:
-        plain = inflater.decompress(content, MAX_INFLATED)
-    except zlib.error as error:
-        raise BatchError("the answer to a batch is compressed and damaged") from error
-    if not inflater.eof:
-        raise BatchError("the answer to a batch is compressed, and cut off or too large")
-    return plain
+    if response.body.decoded and response.extensions.get("encoded") is not True:
+        return content
+    plain_content = plain(Answer(response.status, response.headers.items(), content), max_bytes=MAX_INFLATED)
+    if plain_content is None:
+        raise BatchError("the answer to a batch is compressed in an unknown way, damaged, cut off or too large")
+    return plain_content
 
 
 def own_copy(error: Exception) -> Exception:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
+import zlib
 from collections.abc import Callable
 from typing import Any
 
@@ -476,3 +478,33 @@ def test_two_loops_do_not_share_a_batch() -> None:
         with asyncio.Runner(loop_factory=asyncio.new_event_loop) as runner:
             runner.run(work())
     assert sizes == [3, 3]
+
+
+def encoded(given: list[Any], coding: str, encode: Any) -> Response:
+    headers = [("content-type", "application/json"), ("content-encoding", coding)]
+    return Response.of(200, headers, encode(vectors(given)))
+
+
+@pytest.mark.parametrize(
+    ("coding", "encode"),
+    [
+        ("gzip", gzip.compress),
+        ("deflate", zlib.compress),
+        ("gzip, deflate", lambda content: zlib.compress(gzip.compress(content))),
+    ],
+)
+def test_a_server_that_compresses_unasked(coding: str, encode: Any) -> None:
+    rig = Rig(lambda given: encoded(given, coding, encode), max_wait=0.01)
+    for task, text in zip(rig.run("a", "b"), "ab", strict=True):
+        response = task.result()
+        assert "content-encoding" not in response.headers
+        assert json.loads(response.body.content)["data"] == [{"index": 0, "embedding": ["of", text]}]
+
+
+@pytest.mark.parametrize("content", [b"Q{}", b"\x1f\x8bx", b"x", b""])
+@pytest.mark.parametrize("coding", ["dcb", "gzip", "deflate"])
+def test_what_nobody_can_read_is_an_error_and_never_somebodys_answer(coding: str, content: bytes) -> None:
+    rig = Rig(lambda given: encoded(given, coding, lambda _: content), max_wait=0.01)
+    for task in rig.run("a", "b"):
+        with pytest.raises(BatchError):
+            task.result()
