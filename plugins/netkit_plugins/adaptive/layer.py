@@ -82,6 +82,7 @@ class AdaptiveLayer:
         self._phase, self._previous = Phase(), Phase()
         self._switched = self._start = self._now()
         self._settling = False
+        self._leave_at = 0
         self._due = self._start + self._options.window
 
     def after_fork_in_child(self) -> None:
@@ -147,8 +148,10 @@ class AdaptiveLayer:
             self._forked = False
             self._turn(self._controller.drop("fork"), now, moves)
         if self._settling:
-            # Calls that began under another setting fill pool and server still.
-            if not self._previous.is_over and now < self._switched + self._options.window:
+            # Calls that began under another setting fill pool and server still. So many calls later they have left,
+            # but for a long stream or two.
+            ended = self._previous.over.value + self._phase.over.value
+            if ended < self._leave_at and now < self._switched + LONGEST * self._options.window:
                 return
             self._restart(now)
             return
@@ -180,6 +183,7 @@ class AdaptiveLayer:
         knob.set(move.after)
         self._previous, self._phase = self._phase, Phase()
         self._settling, self._switched, self._due = True, now, now
+        self._leave_at = self._previous.over.value + self._previous.under_way
         moves.append(move)
 
     def _restore(self, moves: list[Move]) -> None:

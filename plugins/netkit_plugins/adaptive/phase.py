@@ -24,9 +24,9 @@ class Phase:
         self.calls: deque[Ended] = deque(maxlen=2 * MAX_CALLS)
 
     @property
-    def is_over(self) -> bool:
-        """No call of it is under way any more."""
-        return self.over.value >= self.begun.value
+    def under_way(self) -> int:
+        """Calls of it that have not ended."""
+        return max(0, self.begun.value - self.over.value)
 
     def take(self) -> list[Ended]:
         """What ended since the last time."""
