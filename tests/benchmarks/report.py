@@ -16,7 +16,7 @@ from rich.table import Table
 
 from tests.benchmarks.harness import PEERS, Outcome, Spread, Verdict
 
-__all__ = ["as_json", "goal_rows", "header", "machine", "markdown", "result_rows", "show", "versions"]
+__all__ = ["as_json", "goal_rows", "header", "machine", "markdown", "result_rows", "show", "show_targets", "versions"]
 
 _PACKAGES = ("requests", "urllib3", "httpx", "httpx2", "aiohttp", "h2", "ngh2", "granian")
 
@@ -95,6 +95,18 @@ def show(console: Console, module: ModuleType, outcomes: Sequence[Outcome], verd
     for outcome in outcomes:
         for problem in outcome.problems:
             console.print(f"! {outcome.case.face} x {outcome.case.concurrency}: {problem}", markup=False)
+
+
+def show_targets(console: Console, rows: Sequence[Sequence[str]]) -> None:
+    """The targets of all workloads in one table, at the end."""
+    if not rows:
+        return
+    table = Table(title="all targets", title_justify="left")
+    for name in ("", *GOAL_HEADER):
+        table.add_column(name, overflow="fold")
+    for row in rows:
+        table.add_row(*row, style={"missed": "red", "met": "green"}.get(row[-1]))
+    console.print(table)
 
 
 def markdown(module: ModuleType, outcomes: Sequence[Outcome], verdicts: Sequence[Verdict]) -> str:
