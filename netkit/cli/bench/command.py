@@ -22,7 +22,7 @@ __all__ = ["Wishes", "run"]
 
 _QUICK_SECONDS = 18.0
 _QUICK_STACKS = ("httpx",)
-_SECONDS = 80.0
+_SECONDS = 70.0
 _WIDTH = 150
 
 

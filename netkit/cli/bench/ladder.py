@@ -81,7 +81,7 @@ class Plan:
     concurrency: int = 32
     rounds: int = 3
     rate: float | None = None
-    seconds: float = 80.0
+    seconds: float = 70.0
     seed: int = 0
 
 
@@ -188,6 +188,7 @@ def _run(plan: Plan, server: Server, contender: Contender, turn: int, limit: flo
 
 def _workload(plan: Plan, server: Server, contender: Contender, turn: int, limit: float) -> Workload:
     name = f"{contender.stack} {contender.title} {turn}"
+    step = contender.step or STEPS[0]
     starts = None if plan.rate is None else _arrivals(plan.rate, min(limit, plan.calls / plan.rate), plan.seed + turn)
     count = plan.calls if starts is None else len(starts)
     callers = plan.concurrency
@@ -196,7 +197,7 @@ def _workload(plan: Plan, server: Server, contender: Contender, turn: int, limit
     return Workload(
         url=server.url,
         ca_file=server.ca_file,
-        inputs=tuple(f"{name} text {number}" for number in range(count)),
+        inputs=step.inputs(name, count),
         concurrency=callers,
         dimensions=server.dimensions,
         model=server.model,
