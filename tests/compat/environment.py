@@ -43,7 +43,7 @@ def prepare(suite: Suite) -> Prepared:
     """Fetch, unpack and install what `suite` needs; what is already there and still right is kept."""
     work = CACHE / suite.stack
     work.mkdir(parents=True, exist_ok=True)
-    source = _unpacked(suite)
+    source = REPOSITORY if suite.ours else _unpacked(suite)
     tests = work / "suite"
     shutil.rmtree(tests, ignore_errors=True)
     shutil.copytree(source / suite.folder, tests / "tests", ignore=shutil.ignore_patterns("__pycache__"))
@@ -57,7 +57,8 @@ def prepare(suite: Suite) -> Prepared:
         if not any(tests.glob(pattern)):
             raise SuiteError(f"{source.name} has no {pattern}: the list of modules in suites.py is out of date")
     python = _environment(suite, source, work)
-    return Prepared(python=python, suite=tests, work=work, peer_version=_version(suite.peer, suite))
+    version = "" if suite.ours else _version(suite.peer, suite)
+    return Prepared(python=python, suite=tests, work=work, peer_version=version)
 
 
 def _version(distribution: str, suite: Suite) -> str:
@@ -158,9 +159,8 @@ def _pinned(suite: Suite) -> dict[str, str]:
     The suite's tools are free, so that they can be of the suite's time.
     """
     pinned: dict[str, str] = {}
-    names = [
-        _name(line) for line in (suite.peer, *_netkit_requirements(suite)) if not suite.version or line != suite.peer
-    ]
+    peer = [] if suite.version or suite.ours else [suite.peer]
+    names = [_name(line) for line in (*peer, *_netkit_requirements(suite))]
     while names:
         name = names.pop()
         try:
@@ -178,7 +178,7 @@ def _requirements(suite: Suite, source: Path) -> set[str]:
     return {
         suite.pytest,
         "pytest-timeout",
-        f"{suite.peer}=={_version(suite.peer, suite)}",
+        *([] if suite.ours else [f"{suite.peer}=={_version(suite.peer, suite)}"]),
         *suite.requirements,
         *declared_requirements(suite, source),
         *_netkit_requirements(suite),

@@ -1,4 +1,4 @@
-"""Libraries that sit on the stacks: their own suites, with `netkit.install()` before anything is imported.
+"""Libraries that sit on the stacks: their own suites, with `netkit.install()` before anything is imported, and ours.
 
 Rules of this file: as of `suites.py`. Versions are named here, for none of these is installed beside netkit.
 """
@@ -10,6 +10,31 @@ from tests.compat.suites import Suite
 LIBRARIES: dict[str, Suite] = {
     suite.stack: suite
     for suite in (
+        # SDKs, and libraries whose distribution has no tests (CacheControl, respx).
+        Suite(
+            stack="sdks",
+            sdist="",
+            peer="",
+            ours=True,
+            on=("requests", "httpx", "httpx2", "aiohttp"),
+            folder="tests/sdks",
+            modules=("tests/test_*.py",),
+            files=(),
+            arguments=("-W", "error", "-o", "asyncio_mode=auto"),
+            requirements=(
+                "anthropic>=2.15,<3",
+                "cachecontrol>=0.14,<0.15",
+                "h11>=0.16,<0.17",
+                "trustme>=1.2,<2",
+                "gql[aiohttp,httpx,requests]>=4.4,<5",
+                "huggingface-hub>=2.4,<3",
+                "openai>=3.57,<4",
+                "pygithub>=2.10,<3",
+                "pytest-asyncio>=1",
+                "qdrant-client>=1.20,<2",
+                "respx>=0.23,<0.24",
+            ),
+        ),
         Suite(
             stack="responses",
             sdist="responses",

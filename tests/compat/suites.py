@@ -58,6 +58,8 @@ class Suite:
     """Start of the id of a test that netkit cannot pass → why; see docs/compat.md."""
     on: tuple[str, ...] = ()
     """A library's stacks: netkit gets there by `netkit.install()`. Empty for a stack: its classes are replaced."""
+    ours: bool = False
+    """Tests of this repository, `folder` in it: there is no sdist and nothing to compare with, all must pass."""
     version: str | None = None
     """The version to take where the peer is not installed beside netkit; None for the installed one."""
     folder: str = "tests"

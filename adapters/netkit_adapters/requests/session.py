@@ -301,6 +301,7 @@ def release(session: Session) -> None:
     wiring: Wiring | None = session.__dict__.pop("_netkit_wired", None)
     session.__dict__.pop("_netkit_settings", None)
     if wiring is not None:
+        wiring.pool.release()
         wiring.edge.close()
 
 
