@@ -163,6 +163,8 @@ def _pinned(suite: Suite) -> dict[str, str]:
     names = [_name(line) for line in (*peer, *_netkit_requirements(suite))]
     while names:
         name = names.pop()
+        if name in suite.pins:
+            continue  # and what it needs is its own business
         try:
             found = metadata.distribution(name)
         except metadata.PackageNotFoundError:
@@ -171,7 +173,7 @@ def _pinned(suite: Suite) -> dict[str, str]:
         if name not in pinned:
             pinned[name] = found.version
             names += [_name(line) for line in found.requires or () if "extra ==" not in line]
-    return dict(sorted(pinned.items()))
+    return dict(sorted((pinned | suite.pins).items()))
 
 
 def _requirements(suite: Suite, source: Path) -> set[str]:

@@ -62,6 +62,8 @@ class Suite:
     """Tests of this repository, `folder` in it: there is no sdist and nothing to compare with, all must pass."""
     version: str | None = None
     """The version to take where the peer is not installed beside netkit; None for the installed one."""
+    pins: dict[str, str] = field(default_factory=dict)
+    """Versions of the stack other than the installed ones, for a library that does not work with these."""
     folder: str = "tests"
     """Where the tests are in the sdist."""
     pytest: str = "pytest>=8.4,<9"
