@@ -77,6 +77,10 @@ def interrupted_at(step: int, call: Callable[[], Any]) -> str | None:
     return place
 
 
+@pytest.mark.skipif(
+    sys.version_info >= (3, 13),
+    reason="there a trace is told of the first line of a `with` before its lock is guarded",
+)
 @pytest.mark.parametrize("name", ["batch", "coalesce"])
 def test_an_interrupted_call_holds_nobody_up(name: str) -> None:
     context = Context(runtime=Threads(), emit=Emitter(), stack="requests", meter=Meter())
