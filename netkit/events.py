@@ -34,6 +34,7 @@ __all__ = [
     "EndpointEjected",
     "Event",
     "GoAwayReceived",
+    "HedgeSent",
     "KnobMoved",
     "LimitPaused",
     "LimitRejected",
@@ -221,6 +222,12 @@ class EndpointEjected(Event, frozen=True, kw_only=True):
     endpoint: str
     seconds: float
     reason: str
+
+
+class HedgeSent(Event, frozen=True, kw_only=True):
+    """A call took long, and a second copy of it was sent."""
+
+    origin: str
 
 
 class Emitter:

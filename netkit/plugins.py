@@ -49,6 +49,7 @@ DEFAULT_PLUGINS: Final[dict[str, str]] = {
     "http2": "netkit_plugins.http2",
     "coalesce": "netkit_plugins.coalesce",
     "batch": "netkit_plugins.batch",
+    "hedge": "netkit_plugins.hedge",
     "balance": "netkit_plugins.balance",
     "breaker": "netkit_plugins.breaker",
     "telemetry": "netkit_plugins.telemetry",

@@ -37,7 +37,7 @@ from netkit.http2.pool import Pool
 from netkit.http2.protocol import Header
 from netkit.http2.reactor import EngineStats, Reactor
 from netkit.http2.upload import HIGH, Fed
-from netkit.runtime import time_left
+from netkit.runtime import interruptible, time_left
 
 __all__ = ["Portal", "SyncEngine", "SyncExchange", "portal"]
 
@@ -215,7 +215,13 @@ class SyncExchange(Stream):
 
     def wait_head(self) -> None:
         """Until the response head is here or the exchange has failed."""
+        with interruptible(self.close):
+            self._wait_head()
+
+    def _wait_head(self) -> None:
         while not self._answered():
+            if self.left:
+                raise TransportError("the exchange was closed", kind=FailureKind.BODY, verdict=Verdict.AMBIGUOUS)
             self._asleep = True
             if self._answered():
                 self._asleep = False

@@ -12,6 +12,16 @@ from __future__ import annotations
 from netkit.runtime._asyncio import Asyncio
 from netkit.runtime._protocol import Event, Runtime, Spawned
 from netkit.runtime._scripted import Scripted, ScriptedTask
-from netkit.runtime._threads import Threads, time_left
+from netkit.runtime._threads import Threads, interruptible, time_left
 
-__all__ = ["Asyncio", "Event", "Runtime", "Scripted", "ScriptedTask", "Spawned", "Threads", "time_left"]
+__all__ = [
+    "Asyncio",
+    "Event",
+    "Runtime",
+    "Scripted",
+    "ScriptedTask",
+    "Spawned",
+    "Threads",
+    "interruptible",
+    "time_left",
+]

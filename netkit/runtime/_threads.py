@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextvars
 import logging
 import threading
 import time
 from collections.abc import Callable, Coroutine
-from typing import Any, TypeVar
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Final, TypeVar
 
 from netkit.flow import run_sync
 
-__all__ = ["Threads", "time_left"]
+__all__ = ["Threads", "interruptible", "time_left"]
 
 T = TypeVar("T")
 log = logging.getLogger("netkit")
@@ -34,6 +36,36 @@ def time_left() -> float | None:
     """Seconds that the innermost `timeout` around this thread leaves it; None without one."""
     until: float | None = getattr(_current, "until", None)
     return None if until is None else until - time.monotonic()
+
+
+def interruptible(interrupt: Callable[[], None]) -> AbstractContextManager[object]:
+    """`with interruptible(shut_socket):` around a call that blocks outside of the runtime.
+
+    In spawned work that is cancelled meanwhile, `interrupt` is called from the thread that cancels it: it makes the
+    call fail soon, must not block, and is never called after the block was left. The failure then counts as the
+    cancellation that it is. A call that succeeds all the same keeps its result; the work is cancelled at its next
+    wait. Everywhere else the block does nothing.
+    """
+    job: _Job | None = getattr(_current, "job", None)
+    return _NOTHING if job is None else _Interruptible(job, interrupt)
+
+
+_NOTHING: Final = nullcontext()
+
+
+class _Interruptible:
+    __slots__ = ("_interrupt", "_job")
+
+    def __init__(self, job: _Job, interrupt: Callable[[], None]) -> None:
+        self._job = job
+        self._interrupt = interrupt
+
+    def __enter__(self) -> None:
+        self._job.block_in(self._interrupt)
+
+    def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
+        if self._job.unblock(failed=isinstance(error, Exception)):
+            raise _Cancelled from None
 
 
 class _Limit:
@@ -127,15 +159,18 @@ class _Job:
         self.cancelled = False
         self.waiter: threading.Lock | None = None
         self._waiting: _ThreadEvent | None = None
+        self._interrupt: Callable[[], None] | None = None
         self._lock = threading.Lock()
         self._finished = False
+        # As tasks do: what is spawned goes on in the context of whoever spawned it.
+        self._context = contextvars.copy_context()
         self._thread = threading.Thread(target=self._run, name=f"netkit-{name}", daemon=True)
         self._thread.start()
 
     def _run(self) -> None:
         _current.job = self
         try:
-            run_sync(self._coroutine)
+            self._context.run(run_sync, self._coroutine)
         except _Cancelled:
             pass
         except Exception:
@@ -156,6 +191,18 @@ class _Job:
                 raise _Cancelled
         return result
 
+    def block_in(self, interrupt: Callable[[], None]) -> None:
+        with self._lock:
+            if self._interrupted():
+                raise _Cancelled
+            self._interrupt = interrupt
+
+    def unblock(self, *, failed: bool) -> bool:
+        """Whether what failed was cancelled."""
+        with self._lock:
+            self._interrupt = None
+            return failed and self._interrupted()
+
     def _interrupted(self) -> bool:
         # Told once, as in a loop: what the work awaits while it cleans up is not cut short again.
         cancelled, self.cancelled = self.cancelled, False
@@ -165,6 +212,9 @@ class _Job:
         with self._lock:
             self.cancelled = True
             waiting = self._waiting
+            if self._interrupt is not None:
+                # Under the lock: what the work does next is not meant.
+                self._interrupt()
         if waiting is not None:
             waiting.interrupt(self)
 

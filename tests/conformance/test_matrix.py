@@ -14,6 +14,8 @@ OPTIONS: Final[dict[str, dict[str, Any]]] = {
     "retry": {"backoff_initial": 0.001, "backoff_max": 0.002, "budget_min_per_second": 1000.0},
     # Fewer places than some rules have callers, and a rate that none of them reaches.
     "limit": {"concurrency": 8, "requests_per_second": 5000.0, "tokens_per_minute": 1e9, "acquire_timeout": 10.0},
+    # Every call that may be hedged is raced from the start, and none takes long enough for a second copy.
+    "hedge": {"delay": 50.0, "max_extra_load": 1.0},
     # One replica, the server itself: calls go where they would have gone, as others.
     "balance": {"endpoints": ["{url}"]},
     # Fewer slots than some rules have callers: they queue, and wait longer than the default second for their turn.

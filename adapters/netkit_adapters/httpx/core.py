@@ -19,7 +19,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
 from netkit.runtime import Asyncio
-from netkit_adapters.httpx.driven import Driven
+from netkit_adapters.httpx.driven import Driven, socket_of
 
 if TYPE_CHECKING:
     from netkit.pooling import SocketSettings
@@ -210,7 +210,7 @@ class CorePool:
             _left_behind.append(connection)
             if not self._asynchronous:
                 with contextlib.suppress(Exception):
-                    _socket_of(connection).close()
+                    socket_of(connection).close()
         pool._connections = []
         pool._requests = []
 
@@ -307,14 +307,6 @@ class _Overrides:
             driver.surplus(len(surplus))
             pool._connections = [connection for connection in pool._connections if id(connection) not in surplus]
         return list(surplus.values())
-
-
-def _socket_of(connection: Any) -> Any:
-    """The socket under a sync connection, through however many layers of connections."""
-    inner = connection
-    while (deeper := getattr(inner, "_connection", None)) is not None:
-        inner = deeper
-    return inner._network_stream.get_extra_info("socket")
 
 
 def rescue(stream: Any) -> Coroutine[Any, Any, None] | None:

@@ -11,15 +11,18 @@ Rules of this file:
 from __future__ import annotations
 
 import contextlib
+import socket
 import time
 import weakref
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from netkit.runtime import interruptible
+
 if TYPE_CHECKING:
     from netkit_adapters.httpx.pool import HttpcorePool
 
-__all__ = ["AsyncDriven", "ClosingBackend", "Driven", "SyncDriven"]
+__all__ = ["AsyncDriven", "ClosingBackend", "Driven", "SyncDriven", "socket_of"]
 
 _now = time.monotonic
 
@@ -116,20 +119,50 @@ class Driven:
 class SyncDriven(Driven):
     """For threads; the per-stack class adds httpcore's interface."""
 
+    _reader: object = None
+
     def handle_request(self, request: Any) -> Any:
+        is_new = not self.started
+        # httpcore may give an idle connection to several requests; those who come too late look for another one.
+        token = object()
+        if is_new or self._netkit_inner.is_idle():
+            self._reader = token
         idled = self._begins()
+        entered = False
         try:
-            response = self._netkit_inner.handle_request(request)
+            with interruptible(partial(self._shut, token)):
+                entered = True
+                response = self._netkit_inner.handle_request(request)
         except Exception as error:
             error.netkit_reused = self.requests > 0  # type: ignore[attr-defined]
             self._netkit_driver.failed(self, idled, error)
+            raise
+        except BaseException:
+            # Cancelled before it was even connected: httpcore would keep it, connecting, for ever.
+            self.lost = self.lost or (is_new and not entered)
             raise
         self.requests += 1
         self._netkit_driver.answered(self, idled, response.headers)
         return response
 
+    def _shut(self, token: object) -> None:
+        """Wake whoever reads from it, from another thread; the socket stays theirs to close."""
+        if token is not self._reader:
+            return
+        with contextlib.suppress(Exception):
+            # Not an SSLSocket's own shutdown, which takes its state away from under the reader.
+            socket.socket.shutdown(socket_of(self._netkit_inner), socket.SHUT_RDWR)
+
     def close(self) -> None:
         self._netkit_inner.close()
+
+
+def socket_of(connection: Any) -> Any:
+    """The socket under a sync connection, through however many layers of connections."""
+    inner = connection
+    while (deeper := getattr(inner, "_connection", None)) is not None:
+        inner = deeper
+    return inner._network_stream.get_extra_info("socket")
 
 
 class AsyncDriven(Driven):

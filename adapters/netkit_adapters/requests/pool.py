@@ -11,11 +11,12 @@ Rules of this file:
 
 from __future__ import annotations
 
+import socket
 import threading
 import time
 import weakref
 from collections import deque
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from queue import Empty
 from typing import TYPE_CHECKING, Any, Final
@@ -26,6 +27,7 @@ from urllib3.poolmanager import pool_classes_by_scheme
 
 from netkit import fork
 from netkit.pooling import ConnectionPolicy, PoolCounts, SocketSettings
+from netkit.runtime import interruptible
 from netkit.stats import Counter
 from netkit_adapters.requests.errors import NOT_SENT_MARK, REUSED_MARK
 
@@ -125,7 +127,8 @@ class _DrivenPool(HTTPConnectionPool):
     def _make_request(self, conn: Any, *args: Any, **kwargs: Any) -> Any:
         driver, life = self._netkit_driver, _life_of(conn)
         try:
-            response = super()._make_request(conn, *args, **kwargs)
+            with interruptible(partial(_shut, conn)):
+                response = super()._make_request(conn, *args, **kwargs)
         except BaseException as error:
             setattr(error, REUSED_MARK, life.requests > 0)
             if life.reused_after is not None and _is_lost(error):
@@ -147,6 +150,13 @@ class _DrivenPool(HTTPConnectionPool):
             return []
         with queue.mutex:
             return [connection for connection in queue.queue if connection is not None and connection.sock]
+
+
+def _shut(connection: Any) -> None:
+    """Wake whoever reads from it, from another thread; the socket stays theirs to close."""
+    with suppress(OSError, TypeError):
+        # Not an SSLSocket's own shutdown, which takes its state away from under the reader.
+        socket.socket.shutdown(connection.sock, socket.SHUT_RDWR)
 
 
 def _is_lost(error: BaseException) -> bool:
