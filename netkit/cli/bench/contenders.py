@@ -18,6 +18,9 @@ from netkit.plugins import registry
 __all__ = ["CONTENDERS", "PLUGINS", "Contender", "plugins_for"]
 
 TIMEOUT: Final = 0.25
+TURN: Final = 4.0
+"""Seconds for which httpx may wait for a connection; requests and aiohttp have no such limit."""
+
 ATTEMPTS: Final = 3
 BACKOFF: Final = 0.1
 STATUSES: Final = (429, 502, 503, 504)
@@ -26,7 +29,7 @@ BODY: Final = {"model": "mock-embed", "input": "hello"}
 
 PLUGINS: Final[dict[str, Callable[[Sequence[str]], Any]]] = {
     "retry": lambda urls: {"attempts": ATTEMPTS, "statuses": list(STATUSES), "backoff_initial": BACKOFF},
-    "breaker": lambda urls: {"reset_timeout": 0.1, "reset_timeout_max": 0.2, "wait": 3.0},
+    "breaker": lambda urls: {"fail_max": 3, "reset_timeout": 0.4, "reset_timeout_max": 0.4, "wait": 3.0},
     "deadline": lambda urls: {"total": 4.0},
     "limit": lambda urls: True,
     "balance": lambda urls: {"endpoints": [{"url": url} for url in urls]},
@@ -79,10 +82,12 @@ def _httpx(kind: str) -> Callable[[Sequence[str]], Any]:
     @asynccontextmanager
     async def opened(urls: Sequence[str]) -> AsyncIterator[Call]:
         httpx = importlib.import_module("httpx")
+        # To wait for one's turn is no answer that is late.
+        timeout = httpx.Timeout(TIMEOUT, pool=TURN)
         if kind == "netkit":
             netkit = importlib.import_module("netkit")
             client = netkit.AsyncClient(
-                plugins=plugins_for(urls), config=_no_config(), timeout=TIMEOUT, trust_env=False
+                plugins=plugins_for(urls), config=_no_config(), timeout=timeout, trust_env=False
             )
         elif kind == "retry":
             library = importlib.import_module("httpx_retries")
@@ -93,9 +98,9 @@ def _httpx(kind: str) -> Callable[[Sequence[str]], Any]:
                 allowed_methods=["GET", "POST"],
             )
             transport = library.RetryTransport(transport=httpx.AsyncHTTPTransport(), retry=retry)
-            client = httpx.AsyncClient(transport=transport, timeout=TIMEOUT, trust_env=False)
+            client = httpx.AsyncClient(transport=transport, timeout=timeout, trust_env=False)
         else:
-            client = httpx.AsyncClient(timeout=TIMEOUT, trust_env=False)
+            client = httpx.AsyncClient(timeout=timeout, trust_env=False)
 
         async def call(url: str) -> int:
             return int((await client.post(url + PATH, json=BODY)).status_code)
