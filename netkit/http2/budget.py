@@ -55,7 +55,7 @@ class Budget:
         if self.starved and not self.exceeded():
             starved, self.starved = self.starved, set()
             for connection in starved:
-                connection.unstarve()
+                connection.credit.unstarve()
 
     def expired(self, now: float) -> float | None:
         """Bytes that another loop's callers read are noticed by looking again."""

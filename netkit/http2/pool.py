@@ -35,6 +35,10 @@ if TYPE_CHECKING:
 
 __all__ = ["Pool"]
 
+_BURST: Final = 16
+"""Requests of one connection that leave without waiting for the end of a turn of the loop: the server works while the
+callers make the next ones."""
+
 _USUAL_STREAMS: Final = 100
 """What a server should allow at least (RFC 9113 section 6.5.2), and most do."""
 
@@ -117,6 +121,8 @@ class Pool:
                     if not connection.open or connection.uploads:
                         break
                     self._start(connection, stream)
+                    if connection.unsent >= _BURST:
+                        connection.flush_early()
                     return
         if self.closed:
             stream.end(TransportError("the engine is closed", kind=FailureKind.POOL, verdict=Verdict.NOT_SENT))
@@ -256,7 +262,7 @@ class Pool:
         if connection.served and monotonic() >= connection.retire_at:
             connection.close("lifetime")
             return False
-        if connection.stale():
+        if connection.alive.stale():
             # Something is readable on an idle connection: its end, perhaps. Let the loop read it before choosing.
             self._recheck = True
             self.loop.call_soon(self.loop.call_soon, self._checked, connection)

@@ -99,7 +99,7 @@ class _Joiner:
             self._held, self._size = [data[-tail:]], tail
             data = data[:-tail]
             self._timer = self._connection.loop.call_later(JOIN_DELAY, self._feed, False)
-        self._connection.feed(self._stream, data, end)
+        self._connection.sending.feed(self._stream, data, end)
 
     def fail(self, error: BaseException) -> None:
         self.active = False
