@@ -128,7 +128,7 @@ class Connection(asyncio.BufferedProtocol):
         self.last_read = monotonic()
         self.machine.start()
         self.schedule_flush()
-        self.pool.connected(self)
+        self.pool.dialer.connected(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._buffer
@@ -386,7 +386,7 @@ class Connection(asyncio.BufferedProtocol):
             self.lose(stream, kind, self.verdict(stream), message, cause, **details)
         if not self.settled:
             self.settled = True
-            self.pool.dial_lost(cause or EOFError("the server closed the connection before its SETTINGS"))
+            self.pool.dialer.lost(cause or EOFError("the server closed the connection before its SETTINGS"))
         self.shut(cause)
         self.pool.dispatch()
 

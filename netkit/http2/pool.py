@@ -2,7 +2,7 @@
 
 Rules of this file:
 
-- Decisions come from `choose`; this class only carries them out.
+- Decisions come from `choose`; this class only carries them out. `dialing` opens what it asks for.
 - A waiting request is its own place in the queue: leaving or failing it removes it, so no wake-up can be lost.
 - One dial at a time: a cold burst waits for one negotiation, then grows as fast as connections can be opened. Until a
   server's SETTINGS are here one request tries the connection, the others do not hang on its promise.
@@ -11,24 +11,20 @@ Rules of this file:
 
 from __future__ import annotations
 
-import asyncio
 import math
 import random
-import ssl
 from collections import deque
-from contextvars import Context
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
 from netkit.errors import FailureKind, PoolTimeout, QueueFull, TransportError, Verdict
 from netkit.http2.choice import choose
 from netkit.http2.connection import Connection
-from netkit.http2.dial import dial, dial_failure
+from netkit.http2.dial import dial_failure
+from netkit.http2.dialing import Dialing
 from netkit.http2.exchange import Stream
 from netkit.http2.options import ConnectSpec, Http1Only
 from netkit.http2.protocol import Machine, MachineError
-from netkit.http2.takeover import take_over
-from netkit.http2.transport import SocketTransport
 
 if TYPE_CHECKING:
     from netkit.http2.reactor import Reactor
@@ -67,7 +63,7 @@ class Pool:
         self.negotiated = False
         self.settled_at = 0.0
         self.closed = False
-        self._tasks: set[asyncio.Task[None]] = set()
+        self.dialer = Dialing(self)
         self._upload_size = self.options.upload_lane_size if self.options.upload_lane else math.inf
         self._recheck = False
         self._packed = self.options.distribution == "pack"
@@ -143,7 +139,7 @@ class Pool:
 
     def _arm_queue(self, stream: Stream) -> None:
         stream.since = monotonic()
-        limit = min(self._pool_limit(stream), self._connect_limit(stream))
+        limit = min(self._pool_limit(stream), self.connect_limit(stream))
         if limit != math.inf:
             self.wheel.arm(stream, limit)
 
@@ -153,14 +149,8 @@ class Pool:
             limit = self.options.acquire_timeout
         return math.inf if limit is None else limit
 
-    def _patience(self, stream: Stream | None) -> float:
-        """Seconds that a dial may take for this request; for None, for nobody in particular."""
-        limit = None if stream is None else stream.request.connect_timeout
-        if limit is None:
-            limit = self.options.connect_timeout
-        return math.inf if limit is None else limit
-
-    def _connect_limit(self, stream: Stream) -> float:
+    def connect_limit(self, stream: Stream) -> float:
+        """Seconds that this request itself will wait for a connect; infinite: as long as the dial takes."""
         # Without a limit of its own a request waits as long as the dial does, which tells everybody when it fails.
         limit = stream.request.connect_timeout
         return math.inf if limit is None else limit
@@ -172,7 +162,7 @@ class Pool:
             waited, limit = now - max(stream.since, self.settled_at), self._pool_limit(stream)
             error: TransportError = PoolTimeout(f"no stream became free within {limit:g} s")
         else:
-            waited, limit = now - stream.since, self._connect_limit(stream)
+            waited, limit = now - stream.since, self.connect_limit(stream)
             error = dial_failure(TimeoutError(f"not connected within {limit:g} s"), self.spec)
         if limit == math.inf:
             limit = self._pool_limit(stream)  # the dial has its own clock: look again when it may be over
@@ -208,7 +198,7 @@ class Pool:
                 waiting=len(self.waiting),
             )
             if choice.dial:
-                self._dial()
+                self.dialer.dial()
             if choice.use is None:
                 if self.is_upload(stream) and self._overtake():
                     continue
@@ -251,7 +241,7 @@ class Pool:
                 negotiated=self.negotiated,
             )
             if choice.dial:
-                self._dial()
+                self.dialer.dial()
                 return self.dialing < sum(map(self.is_upload, self.waiting))
         return False
 
@@ -311,72 +301,6 @@ class Pool:
 
     # --- connections come and go
 
-    def _dial(self) -> None:
-        self.dialing += 1
-        # The first caller's context must not live on in a connection that others use.
-        task = self.loop.create_task(self._open(), context=Context())
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    async def _open(self) -> None:
-        connection: Connection | None = None
-
-        def factory() -> Connection:
-            nonlocal connection
-            connection = Connection(self)
-            return connection
-
-        # The most patient of those who wait; the others have clocks of their own.
-        limit = max(map(self._patience, self.waiting), default=self._patience(None))
-        try:
-            async with asyncio.timeout(None if limit == math.inf else limit):
-                await dial(self.spec, factory, self.options.tcp_keepalive)
-        except asyncio.CancelledError:
-            if connection is None or connection.transport is None or connection.http1:
-                self.dialing -= 1
-            raise
-        except Exception as error:  # noqa: BLE001 - every failure to connect is told to those who wait
-            if connection is not None and connection.transport is not None and not connection.http1:
-                connection.abort(error)  # it got as far as connection_made: from there on it tells its end itself
-                return
-            self.dialing -= 1
-            self._dial_failed(error)
-            return
-        if connection is not None and connection.http1:
-            self.dialing -= 1
-            connection.shut(None)
-            self._all_http1("alpn")
-        elif self.closed and connection is not None:
-            connection.close()
-
-    def adopt(self, sock: ssl.SSLSocket) -> None:
-        """Take over a TLS socket on which ALPN chose h2, as if it had been dialled here."""
-        if self.closed:
-            sock.close()
-            return
-        self.dialing += 1
-        SocketTransport(self.loop, sock, Connection(self))
-
-    def take_over(self, transport: asyncio.Transport, received: bytes) -> None:
-        """Take over an asyncio transport on which ALPN chose h2, and what its owner has read from it."""
-        self.dialing += 1
-        take_over(self.loop, transport, Connection(self), received)
-
-    def connected(self, connection: Connection) -> None:
-        """TCP and TLS stand, ALPN chose h2. Until the server's SETTINGS one request may go out."""
-        self.dialing -= 1
-        self.negotiated = True
-        self.counters.opened_total += 1
-        self.connections.append(connection)
-        self.emit("connection_opened", connection=connection.connection_id)
-        if self.options.connect_timeout is not None:
-            self.loop.call_later(self.options.connect_timeout, self._unsettled, connection)
-        self.dispatch()
-
-    def _unsettled(self, connection: Connection) -> None:
-        if not connection.settled and not connection.closed:
-            connection.abort(TimeoutError("the server sent no SETTINGS"))
-
     def settled(self, connection: Connection) -> None:
         """The server's first SETTINGS are here: as many requests as they allow may go out."""
         if sum(other.settled for other in self.connections) == 1:
@@ -385,39 +309,11 @@ class Pool:
         if not connection.open:
             self.idle(connection)
 
-    def dial_lost(self, error: BaseException) -> None:
-        """A connection ended before the server's SETTINGS."""
-        self._dial_failed(error)
-
-    def _dial_failed(self, error: BaseException) -> None:
-        if self.dialing or any(connection.limit for connection in self.connections):
-            self.dispatch()
-            return
-        waiting, self.waiting = self.waiting, deque()
-        now = monotonic()
-        for stream in waiting:
-            if isinstance(error, TimeoutError) and now - stream.since < self._connect_limit(stream) < math.inf:
-                # It came late and has a limit of its own, which has not passed: its turn to be dialled for.
-                self.waiting.append(stream)
-                continue
-            failure = dial_failure(error, self.spec)
-            failure.attempts = stream.refusals + 1
-            stream.end(failure)
-        if self.waiting:
-            self.dispatch()
-
     def fall_back(self, stream: Stream, reason: str) -> None:
         """The server wants HTTP/1.1 for this request (and, as we remember, for this key)."""
         self.reactor.remember_http1(self.key)
         stream.outcome = Http1Only(self.key, reason)
         stream.end(None)
-
-    def _all_http1(self, reason: str) -> None:
-        self.reactor.remember_http1(self.key)
-        waiting, self.waiting = self.waiting, deque()
-        for stream in waiting:
-            stream.outcome = Http1Only(self.key, reason)
-            stream.end(None)
 
     def idle(self, connection: Connection) -> None:
         """It has no streams: it is too old, or its idle time begins."""
@@ -465,8 +361,7 @@ class Pool:
     def close(self) -> None:
         """Close every connection in an orderly way; whoever waits or reads is told."""
         self.closed = True
-        for task in tuple(self._tasks):
-            task.cancel()
+        self.dialer.cancel()
         waiting, self.waiting = self.waiting, deque()
         for stream in waiting:
             stream.end(TransportError("the engine is closed", kind=FailureKind.POOL, verdict=Verdict.NOT_SENT))

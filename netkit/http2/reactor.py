@@ -130,7 +130,7 @@ class Reactor:
 
     def adopt(self, request: H2Request, sock: Any) -> None:
         """A connection for this request's key that was opened elsewhere."""
-        self.pool(request).adopt(sock)
+        self.pool(request).dialer.adopt(sock)
 
     def pool(self, request: H2Request) -> Pool:
         """The pool for this request's key, made on first use."""

@@ -60,7 +60,7 @@ def test_a_goaway_is_read_before_the_close_behind_it_is_believed(
             opened, _ = await running.create_connection(
                 asyncio.Protocol, "127.0.0.1", server.port, ssl=context, server_hostname="localhost"
             )
-            engine.reactor(running).pool(requests[0]).take_over(opened, b"")
+            engine.reactor(running).pool(requests[0]).dialer.take_over(opened, b"")
         first = asyncio.ensure_future(echo(engine, requests[0]))
         await server.until(lambda: server.entries("data"))
         second = asyncio.ensure_future(echo(engine, requests[1]))

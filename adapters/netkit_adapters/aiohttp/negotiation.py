@@ -139,7 +139,7 @@ def _adopt(engine: Engine, target: H2Request, protocol: ResponseHandler) -> None
     transport: Any = protocol.transport
     received, protocol._tail = protocol._tail, b""
     protocol.transport = None
-    engine.reactor(asyncio.get_running_loop()).pool(target).take_over(transport, received)
+    engine.reactor(asyncio.get_running_loop()).pool(target).dialer.take_over(transport, received)
 
 
 def _keep(req: Any, protocol: ResponseHandler) -> None:
