@@ -3,7 +3,7 @@
 Rules of this file:
 
 - One loop owns a connection; nothing here is called from another thread.
-- Whatever several callers do in one turn of the loop leaves in one write, a large burst in a few.
+- Whatever several callers do in one turn of the loop leaves in one write.
 - A stream leaves `streams` exactly once, through `remove`; from then on frames for it are ignored.
 - Every failure is told to every stream it concerns, at once, each with its own verdict.
 """
@@ -36,8 +36,7 @@ _WRITE_CHUNK: Final = 1 << 20
 
 
 class Connection(asyncio.BufferedProtocol):
-    """See the module. `open` and `limit` are what `choose` reads; a draining connection has `limit` 0. `unsent`
-    counts the requests that were started since something was written."""
+    """See the module. `open` and `limit` are what `choose` reads; a draining connection has `limit` 0."""
 
     __slots__ = (
         "_buffer",
@@ -73,7 +72,6 @@ class Connection(asyncio.BufferedProtocol):
         "streams",
         "timer",
         "transport",
-        "unsent",
         "uploading",
         "uploads",
     )
@@ -111,7 +109,6 @@ class Connection(asyncio.BufferedProtocol):
         self.alive = KeepAlive(self)
         self._frames = Frames(self)
         self._flush_scheduled = False
-        self.unsent = 0
         self._paused = False
         self._flushed_id = self._last_id = 0
         self.broken: BaseException | None = None
@@ -172,17 +169,9 @@ class Connection(asyncio.BufferedProtocol):
             self._flush_scheduled = True
             self.pool.reactor.dirty(self)
 
-    def flush_early(self) -> None:
-        """Write before the end of the turn. Not from within anything that the machine tells: what it has handed out
-        must reach the transport first."""
-        if self._flush_scheduled:
-            self.flush()
-            self._flush_scheduled = True  # the reactor still has it on its list
-
     def flush(self) -> None:
         """Write what the machine has, at most a transport's high-water mark ahead."""
         self._flush_scheduled = False
-        self.unsent = 0
         if self.closed or self.transport is None:
             return
         machine = self.machine
@@ -250,7 +239,6 @@ class Connection(asyncio.BufferedProtocol):
                 self.silence.watch(limit)
         if self.served == self._max_requests:
             self.drain("max_requests")
-        self.unsent += 1
 
     def verdict(self, stream: Stream) -> Verdict:
         """How far this stream's request can have got."""

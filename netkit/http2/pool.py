@@ -31,10 +31,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Pool"]
 
-_BURST: Final = 16
-"""Requests of one connection that leave without waiting for the end of a turn of the loop: the server works while the
-callers make the next ones."""
-
 _USUAL_STREAMS: Final = 100
 """What a server should allow at least (RFC 9113 section 6.5.2), and most do."""
 
@@ -117,8 +113,6 @@ class Pool:
                     if not connection.open or connection.uploads:
                         break
                     self._start(connection, stream)
-                    if connection.unsent >= _BURST:
-                        connection.flush_early()
                     return
         if self.closed:
             stream.end(TransportError("the engine is closed", kind=FailureKind.POOL, verdict=Verdict.NOT_SENT))

@@ -479,10 +479,8 @@ async def test_a_cold_burst_opens_what_it_needs_before_any_settings(serve: Any, 
     assert max(conn.peak for conn in server.connections) <= 100
 
 
-@pytest.mark.parametrize(("burst", "writes"), [(1, 1), (15, 1), (40, 3)])
-async def test_a_burst_leaves_in_few_writes_and_not_all_at_its_end(
-    serve: Any, engine_for: Any, burst: int, writes: int
-) -> None:
+@pytest.mark.parametrize(("burst", "writes"), [(1, 1), (15, 1), (40, 1)])
+async def test_a_burst_leaves_in_one_write(serve: Any, engine_for: Any, burst: int, writes: int) -> None:
     server, engine = serve(Held()), engine_for(max_connections=1)
     first = asyncio.ensure_future(echo(engine, request_to(server.port, "/0")))
     await server.until(lambda: server.entries("headers") and server.entries("settings_ack"))
