@@ -268,7 +268,7 @@ async def _in_tasks(
                 else:
                     slot = _Slot()
                     running += 1
-                    slot.spawned = context.run(runtime.spawn, call(slot, request), name="map")
+                    slot.spawned = runtime.spawn(call(slot, request), name="map", context=context.copy())
                     window.append(slot)
             if not window:
                 break

@@ -253,7 +253,7 @@ def test_what_cannot_be_decoded_is_in_doubt_a_stream_and_sampled(value: bytes) -
     assert is_sampled(sampled) is (members_of(sampled) is not None)
 
 
-@pytest.mark.parametrize("depth", [31, 32, 33, 500, 900, 5000])
+@pytest.mark.parametrize("depth", [31, 32, 33, 500, 900, 200_000])
 def test_depth_costs_no_stack(depth: int) -> None:
     body = b'{"b":1,"a":' * depth + b"{}" + b"}" * depth
 
@@ -262,7 +262,7 @@ def test_depth_costs_no_stack(depth: int) -> None:
 
     made = from_deep_inside(300)
     assert len(made) == len(body)
-    assert made == body or depth < 5000
+    assert made == body or depth < 200_000
     assert made.startswith(b'{"a":{') or depth > 500
 
 

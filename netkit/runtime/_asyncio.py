@@ -144,11 +144,12 @@ class Asyncio:
             return result
         return await loop.run_in_executor(_pool.get(), function, *args)
 
-    def spawn(self, coroutine: Coroutine[Any, Any, Any], *, name: str) -> Any:
+    def spawn(self, coroutine: Coroutine[Any, Any, Any], *, name: str, context: Context | None = None) -> Any:
         if asyncio._get_running_loop() is None:
-            return _trio().spawn(coroutine, name=name)
-        # It outlives the caller whose call started it, and serves others: it must not keep that one's context.
-        task = asyncio.get_running_loop().create_task(coroutine, name=f"netkit-{name}", context=Context())
+            return _trio().spawn(coroutine, name=name, context=context)
+        task = asyncio.get_running_loop().create_task(
+            coroutine, name=f"netkit-{name}", context=Context() if context is None else context
+        )
         self._spawned.add(task)
         task.add_done_callback(self._reap)
         return task

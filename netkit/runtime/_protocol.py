@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextvars
 from collections.abc import Callable, Coroutine
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol, TypeVar
@@ -76,6 +77,12 @@ class Runtime(Protocol):
         """Run blocking or CPU-heavy work off the caller's loop. In threads the caller itself runs it."""
         ...
 
-    def spawn(self, coroutine: Coroutine[Any, Any, Any], *, name: str) -> Spawned:
-        """Start work that must outlive its caller (a batch flush). Its exceptions are logged, never lost."""
+    def spawn(
+        self, coroutine: Coroutine[Any, Any, Any], *, name: str, context: contextvars.Context | None = None
+    ) -> Spawned:
+        """Start work that must outlive its caller (a batch flush). Its exceptions are logged, never lost.
+
+        `context` is what it runs in: a copy of its one caller's, or None for an empty one, since what serves several
+        callers must not go on in the context of whoever came first.
+        """
         ...

@@ -20,6 +20,7 @@ Example::
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import heapq
 import itertools
 from collections import deque
@@ -69,6 +70,8 @@ class ScriptedTask:
         self._expired: list[_Limit] = []
         self.name = name
         self.steps = 0
+        self.context: contextvars.Context | None = None
+        """What it runs in; None: the test's own."""
         self.wake()
 
     @property
@@ -123,7 +126,11 @@ class ScriptedTask:
                 self._cancel, self._cancel_at = False, None
                 pause = self._coroutine.throw(asyncio.CancelledError())
             else:
-                pause = self._coroutine.send(None)
+                pause = (
+                    self._coroutine.send(None)
+                    if self.context is None
+                    else self.context.run(self._coroutine.send, None)
+                )
         except StopIteration as stop:
             self._outcome = (stop.value, None)
         except BaseException as error:  # noqa: BLE001 - a task's outcome is whatever it raised
@@ -259,8 +266,12 @@ class Scripted:
         await self.checkpoint("offload")
         return function(*args)
 
-    def spawn(self, coroutine: Coroutine[Any, Any, Any], *, name: str) -> ScriptedTask:
-        return self.task(coroutine, name=name)
+    def spawn(
+        self, coroutine: Coroutine[Any, Any, Any], *, name: str, context: contextvars.Context | None = None
+    ) -> ScriptedTask:
+        task = self.task(coroutine, name=name)
+        task.context = contextvars.Context() if context is None else context
+        return task
 
     def task(
         self, coroutine: Coroutine[Any, Any, Any], *, name: str = "task", cancel_at: int | None = None

@@ -154,7 +154,7 @@ class _ThreadEvent:
 class _Job:
     """Spawned work in a thread of its own; cancelled at its next wait."""
 
-    def __init__(self, coroutine: Coroutine[Any, Any, Any], name: str) -> None:
+    def __init__(self, coroutine: Coroutine[Any, Any, Any], name: str, context: contextvars.Context) -> None:
         self._coroutine = coroutine
         self.cancelled = False
         self.waiter: threading.Lock | None = None
@@ -162,8 +162,7 @@ class _Job:
         self._interrupt: Callable[[], None] | None = None
         self._lock = threading.Lock()
         self._finished = False
-        # As tasks do: what is spawned goes on in the context of whoever spawned it.
-        self._context = contextvars.copy_context()
+        self._context = context
         self._thread = threading.Thread(target=self._run, name=f"netkit-{name}", daemon=True)
         self._thread.start()
 
@@ -257,8 +256,10 @@ class Threads:
     async def offload(self, function: Callable[..., T], *args: Any) -> T:
         return function(*args)
 
-    def spawn(self, coroutine: Coroutine[Any, Any, Any], *, name: str) -> _Job:
-        return _Job(coroutine, name)
+    def spawn(
+        self, coroutine: Coroutine[Any, Any, Any], *, name: str, context: contextvars.Context | None = None
+    ) -> _Job:
+        return _Job(coroutine, name, contextvars.Context() if context is None else context)
 
     def __repr__(self) -> str:
         return "<Threads>"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
+from contextvars import Context
 from typing import Any, TypeVar
 
 import trio
@@ -69,11 +70,11 @@ async def offload(function: Callable[..., T], *args: Any) -> T:
 
 
 class _SystemTask:
-    def __init__(self, coroutine: Coroutine[Any, Any, Any], name: str) -> None:
+    def __init__(self, coroutine: Coroutine[Any, Any, Any], name: str, context: Context | None) -> None:
         self._scope = trio.CancelScope()
         self._finished = False
         self._name = name
-        trio.lowlevel.spawn_system_task(self._run, coroutine, name=f"netkit-{name}")
+        trio.lowlevel.spawn_system_task(self._run, coroutine, name=f"netkit-{name}", context=context)
 
     async def _run(self, coroutine: Coroutine[Any, Any, Any]) -> None:
         try:
@@ -91,5 +92,5 @@ class _SystemTask:
         return self._finished
 
 
-def spawn(coroutine: Coroutine[Any, Any, Any], *, name: str) -> _SystemTask:
-    return _SystemTask(coroutine, name)
+def spawn(coroutine: Coroutine[Any, Any, Any], *, name: str, context: Context | None = None) -> _SystemTask:
+    return _SystemTask(coroutine, name, context)

@@ -10,6 +10,7 @@ Rules of this file:
 
 from __future__ import annotations
 
+import contextvars
 import threading
 from collections.abc import Callable, Coroutine
 from typing import Any, Final
@@ -186,7 +187,7 @@ class HedgeLayer:
     def _start(self, race: Race, copy: Copy, work: Coroutine[Any, Any, None]) -> bool:
         """False where no more threads can be started."""
         try:
-            copy.spawned = self._runtime.spawn(work, name="hedge")
+            copy.spawned = self._runtime.spawn(work, name="hedge", context=contextvars.copy_context())
         except RuntimeError:
             work.close()
             return False

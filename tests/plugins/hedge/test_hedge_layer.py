@@ -321,7 +321,7 @@ def test_the_first_ends_while_the_second_waits_for_its_turn(rig: Any) -> None:
 def test_no_more_threads(rig: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     rig = rig((60.0, 200))
 
-    def none_left(coroutine: Any, *, name: str) -> Any:
+    def none_left(coroutine: Any, *, name: str, context: Any = None) -> Any:
         raise RuntimeError("can't start new thread")
 
     monkeypatch.setattr(rig.runtime, "spawn", none_left)
@@ -333,11 +333,11 @@ def test_no_more_threads_for_the_second(rig: Any, monkeypatch: pytest.MonkeyPatc
     rig = rig((1.5, 503))
     spawn = rig.runtime.spawn
 
-    def one_left(coroutine: Any, *, name: str) -> Any:
+    def one_left(coroutine: Any, *, name: str, context: Any = None) -> Any:
         monkeypatch.setattr(rig.runtime, "spawn", none_left)
-        return spawn(coroutine, name=name)
+        return spawn(coroutine, name=name, context=context)
 
-    def none_left(coroutine: Any, *, name: str) -> Any:
+    def none_left(coroutine: Any, *, name: str, context: Any = None) -> Any:
         raise RuntimeError("can't start new thread")
 
     monkeypatch.setattr(rig.runtime, "spawn", one_left)
