@@ -51,7 +51,8 @@ async def dial(
             if line.tls is not None:
                 raise _ProxyError("TLS inside TLS needs a selector event loop")
             hostname = name if spec.ssl is not None else None
-            return tuple(await loop.create_connection(factory, sock=sock, ssl=spec.ssl, server_hostname=hostname))
+            made = await loop.create_connection(factory, sock=sock, ssl=spec.ssl, server_hostname=hostname)
+            return made[0], made[1]
         if spec.ssl is not None:
             await line.secure(spec.ssl, name)
         protocol = factory()

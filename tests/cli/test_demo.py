@@ -7,14 +7,29 @@ from pathlib import Path
 
 import pytest
 
-from netkit.cli.demo import pictures, run
+from netkit.cli.demo import pictures, replicas, run
 from netkit.cli.demo.ladder import STEPS, Outcome
 from netkit.cli.demo.report import page
 
 
 def test_the_ladder_runs_on_every_stack(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     report = tmp_path / "report.html"
-    assert run(["--calls", "24", "--concurrency", "4", "--no-flow", "--no-pictures", "--report", str(report)]) == 0
+    assert (
+        run(
+            [
+                "--calls",
+                "24",
+                "--concurrency",
+                "4",
+                "--no-flow",
+                "--no-replicas",
+                "--no-pictures",
+                "--report",
+                str(report),
+            ]
+        )
+        == 0
+    )
     printed = capsys.readouterr().out
     for stack in ("requests", "httpx", "aiohttp"):
         rows = [line.split() for line in printed.splitlines() if line.split()[:1] == [stack] and ":" not in line]
@@ -56,3 +71,10 @@ def test_an_outcome_without_success_has_zero_figures() -> None:
     empty = Outcome(step=1, stack="x", seconds=1.0, latencies=(), errors=3, connections=3, utilisation=0.0)
     assert (empty.rate, empty.mean, empty.percentile(0.99)) == (0.0, 0.0, 0.0)
     assert "x" in page([empty], STEPS[:1], "setting")
+
+
+def test_a_replica_that_dies_costs_netkits_callers_nothing() -> None:
+    plain, ours = replicas.measure(lambda: None)
+    assert plain.failed > 0
+    assert (ours.failed, len(ours.latencies)) == (0, replicas.CALLS)
+    assert [row[0] for row in replicas.rows([plain, ours])] == [setting.title for setting in replicas.SETTINGS]

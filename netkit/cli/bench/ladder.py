@@ -21,7 +21,7 @@ from typing import Any, Final
 
 from netkit.cli.bench.peers import PEERS, installed
 from netkit.cli.bench.summary import Result, Row, row
-from netkit.cli.demo import flow, pictures
+from netkit.cli.demo import flow, pictures, replicas
 from netkit.cli.demo.backend import DIMENSIONS, GPUS, SETTING, backend, gpu_flags, server_stats
 from netkit.cli.demo.ladder import STEPS, Step, Workload
 from netkit.cli.demo.report import FLOW_HEAD, FLOW_TITLE, flow_rows
@@ -230,6 +230,8 @@ def tables(note: Callable[[str], None]) -> list[tuple[str, Sequence[str], Sequen
             note(f"step 4, flow control: {setting.title}")
             flows.append(flow.measure(setting, running["url"], running["ca_file"], lambda: None))
     found.append((FLOW_TITLE, FLOW_HEAD, flow_rows(flows)))
+    note("step 5, a replica that dies")
+    found.append((replicas.TITLE, replicas.HEAD, replicas.rows(replicas.measure(lambda: None))))
     if importlib.util.find_spec("PIL") is not None:
         note("step 8, pictures")
         found.append((pictures.TITLE, pictures.HEAD, pictures.rows(pictures.measure(lambda: None))))

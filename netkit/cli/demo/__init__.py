@@ -17,7 +17,11 @@ from netkit.cli.demo.ladder import STEPS, Outcome, Step, Workload
 from netkit.cli.demo.pictures import CORNERS, PictureOutcome
 from netkit.cli.demo.pictures import SETTINGS as PICTURE_SETTINGS
 from netkit.cli.demo.pictures import measure as measure_pictures
-from netkit.cli.demo.report import flow_table, page, pictures_table, table
+from netkit.cli.demo.replicas import CALLS as REPLICA_CALLS
+from netkit.cli.demo.replicas import SETTINGS as REPLICA_SETTINGS
+from netkit.cli.demo.replicas import ReplicaOutcome
+from netkit.cli.demo.replicas import measure as measure_replicas
+from netkit.cli.demo.report import flow_table, page, pictures_table, replicas_table, table
 from netkit.cli.demo.stacks import STACKS, Calls
 
 __all__ = ["run"]
@@ -61,6 +65,18 @@ def _flow_control(console: Any, columns: Any) -> list[FlowOutcome]:
     return flows
 
 
+def _replicas(console: Any, columns: Any) -> list[ReplicaOutcome]:
+    """Step 5, on httpx: one of two replicas is killed under load."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(*columns, console=console) as progress:
+        bar = progress.add_task("a replica dies", total=len(REPLICA_SETTINGS) * REPLICA_CALLS)
+        outcomes = measure_replicas(partial(progress.advance, bar))
+    Console(width=max(console.width, TABLE_WIDTH)).print(replicas_table(outcomes))
+    return outcomes
+
+
 def _pictures(console: Any, columns: Any) -> list[PictureOutcome]:
     """Step 8, on httpx: photographs over a thin uplink, as they are and made fit first."""
     from rich.console import Console
@@ -83,6 +99,7 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--stack", action="append", choices=list(STACKS), help="only this stack; repeatable")
     parser.add_argument("--report", type=Path, default=Path("demo-report.html"), help="where the page is written")
     parser.add_argument("--no-flow", action="store_true", help="leave out step 4, flow control")
+    parser.add_argument("--no-replicas", action="store_true", help="leave out step 5, a replica that dies")
     parser.add_argument("--no-pictures", action="store_true", help="leave out step 8, pictures")
     options = parser.parse_args(arguments)
     if options.calls < 1 or options.concurrency < 1:
@@ -119,11 +136,14 @@ def run(arguments: Sequence[str]) -> int:
     Console(width=max(console.width, TABLE_WIDTH)).print(table(outcomes, STEPS))
     console.print(SETTING)
     flows = _flow_control(console, columns) if "httpx" in stacks and not options.no_flow else []
+    callers = _replicas(console, columns) if "httpx" in stacks and not options.no_replicas else []
     pictures = _pictures(console, columns) if "httpx" in stacks and not options.no_pictures else []
-    options.report.write_text(page(outcomes, STEPS, SETTING, flows, pictures), encoding="utf-8")
+    options.report.write_text(page(outcomes, STEPS, SETTING, flows, pictures, callers), encoding="utf-8")
     console.print(f"Charts: {options.report}")
     failed = sum(outcome.errors for outcome in outcomes) + sum(flow.errors for flow in flows)
     failed += sum(outcome.errors for outcome in pictures)
+    # Plain callers are bound to see the replica die; netkit's must not.
+    failed += sum(each.failed for each, way in zip(callers, REPLICA_SETTINGS, strict=False) if way.plugins)
     if failed:
         console.print(f"{failed} calls failed or gave a wrong vector")
     return 1 if failed else 0

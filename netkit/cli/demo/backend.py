@@ -30,7 +30,8 @@ def gpu_flags() -> tuple[str, ...]:
 
 @contextmanager
 def backend(*flags: str) -> Iterator[dict[str, Any]]:
-    """The mock GPU in a process of its own, so that it does not share the interpreter with what is measured."""
+    """The mock GPU in a process of its own, so that it does not share the interpreter with what is measured. Calling
+    its `kill` ends it at once, with all connections."""
     command = [sys.executable, "-m", "netkit.testing.mock_gpu", *flags]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
@@ -38,7 +39,7 @@ def backend(*flags: str) -> Iterator[dict[str, Any]]:
             line = process.stdout.readline()
             if not line:
                 raise RuntimeError("the mock GPU did not start")
-            yield json.loads(line)
+            yield {**json.loads(line), "kill": process.kill}
         finally:
             process.terminate()
 

@@ -8,10 +8,11 @@ from collections.abc import Sequence
 from importlib.metadata import version
 from typing import Any, NamedTuple
 
-from netkit.cli.demo import pictures
+from netkit.cli.demo import pictures, replicas
 from netkit.cli.demo.flow import ROUND_TRIP_MS, STREAMS, FlowOutcome
 from netkit.cli.demo.ladder import Outcome, Step
 from netkit.cli.demo.pictures import PictureOutcome
+from netkit.cli.demo.replicas import ReplicaOutcome
 
 __all__ = [
     "FLOW_HEAD",
@@ -25,6 +26,7 @@ __all__ = [
     "html_table",
     "page",
     "pictures_table",
+    "replicas_table",
     "rich_table",
     "table",
 ]
@@ -166,6 +168,11 @@ def _bars(outcomes: Sequence[Outcome], steps: Sequence[Step], value: Any, unit: 
     return chart(labelled, unit)
 
 
+def replicas_table(outcomes: Sequence[ReplicaOutcome]) -> Any:
+    """A rich table; one row for each kind of caller."""
+    return rich_table(replicas.TITLE, replicas.HEAD, replicas.rows(outcomes), left=1)
+
+
 def pictures_table(outcomes: Sequence[PictureOutcome]) -> Any:
     """A rich table; one row for each setting of the pictures."""
     return rich_table(pictures.TITLE, pictures.HEAD, pictures.rows(outcomes), left=1)
@@ -184,6 +191,7 @@ def page(
     setting: str,
     flows: Sequence[FlowOutcome] = (),
     photographs: Sequence[PictureOutcome] = (),
+    callers: Sequence[ReplicaOutcome] = (),
 ) -> str:
     """The whole report as one HTML document without any outside reference."""
     lessons = "".join(
@@ -201,6 +209,8 @@ def page(
         )
     )
     flow = f"<h2>{html.escape(FLOW_TITLE)}</h2>{html_table(FLOW_HEAD, flow_rows(flows))}" if flows else ""
+    if callers:
+        flow += f"<h2>{html.escape(replicas.TITLE)}</h2>{html_table(replicas.HEAD, replicas.rows(callers))}"
     if photographs:
         flow += f"<h2>{html.escape(pictures.TITLE)}</h2>{html_table(pictures.HEAD, pictures.rows(photographs))}"
     about = html.escape(f"netkit {version('netkit-http')}, Python {platform.python_version()}. {setting}")
