@@ -203,8 +203,6 @@ class Exchange:
             for name in request.headers:
                 merged[_spelling(request.headers, name)] = request.headers[name]
             prepared.headers = merged
-        if (host := request.extensions.get("host")) is not None:
-            prepared.headers["Host"] = host
         if request.body is not original.body:
             # Bytes are there; anything else is opened for each attempt.
             prepared.body = request.body.content
@@ -216,6 +214,8 @@ class Exchange:
                 prepared.headers["Transfer-Encoding"] = "chunked"
         if request.url is not original.url:
             leave_behind(prepared, self.prepared)
+        if (host := request.extensions.get("host")) is not None:
+            prepared.headers["Host"] = host
         return prepared
 
 
