@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import msgspec
 
-__all__ = ["HEAD", "SETTINGS", "TITLE", "PictureOutcome", "PictureSetting", "measure", "rows"]
+__all__ = ["HEAD", "SETTINGS", "TITLE", "PictureOutcome", "PictureSetting", "measure", "rank", "rows"]
 
 UPLINK: Final = 1_250_000
 """Bytes per second: 10 Mbit/s."""
@@ -57,7 +57,7 @@ def rows(outcomes: Sequence[PictureOutcome]) -> list[list[str]]:
             outcome.title,
             f"{outcome.sent / 1e6:.2f}",
             f"{outcome.seconds:.2f}",
-            *(f"{_rank(outcome.latencies, share) * 1e3:.0f}" for share in (0.5, 0.99)),
+            *(f"{rank(outcome.latencies, share) * 1e3:.0f}" for share in (0.5, 0.99)),
             f"{outcome.right} of {len(CORNERS)}",
             str(outcome.errors),
         ]
@@ -65,7 +65,8 @@ def rows(outcomes: Sequence[PictureOutcome]) -> list[list[str]]:
     ]
 
 
-def _rank(values: Sequence[float], share: float) -> float:
+def rank(values: Sequence[float], share: float) -> float:
+    """The value below which `share` of `values` lie; 0.0 of nothing."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else 0.0
 

@@ -16,6 +16,7 @@ from typing import Any, Final
 import msgspec
 
 from netkit.cli.demo.backend import backend, gpu_flags
+from netkit.cli.demo.pictures import rank
 
 __all__ = ["CALLS", "HEAD", "SETTINGS", "TITLE", "ReplicaOutcome", "ReplicaSetting", "measure", "rows"]
 
@@ -56,16 +57,11 @@ def rows(outcomes: Sequence[ReplicaOutcome]) -> list[list[str]]:
             str(len(outcome.latencies) + outcome.failed),
             str(len(outcome.latencies)),
             str(outcome.failed),
-            *(f"{_rank(outcome.latencies, share) * 1e3:.1f}" for share in (0.5, 0.99)),
+            *(f"{rank(outcome.latencies, share) * 1e3:.1f}" for share in (0.5, 0.99)),
             f"{outcome.seconds:.2f}",
         ]
         for outcome in outcomes
     ]
-
-
-def _rank(values: Sequence[float], share: float) -> float:
-    ordered = sorted(values)
-    return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else 0.0
 
 
 def measure(advance: Callable[[], None]) -> list[ReplicaOutcome]:
