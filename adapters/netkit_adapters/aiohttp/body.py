@@ -75,7 +75,9 @@ class ObservedStreamReader(StreamReader):
 
     def set_exception(self, exc: BaseException, *args: Any, **kwargs: Any) -> None:
         _set_exception(self, exc, *args, **kwargs)
-        self._timer.end(BodyClosed("left before its end") if exc is CLOSED else exc)
+        body = self._timer
+        if not body.ended:
+            body.end(BodyClosed("left before its end") if exc is CLOSED else exc)
 
 
 def filled_reader(content: bytes, loop: asyncio.AbstractEventLoop) -> StreamReader:

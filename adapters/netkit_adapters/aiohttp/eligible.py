@@ -29,6 +29,7 @@ from aiohttp.resolver import DefaultResolver
 
 from netkit.http2 import ProxySpec
 from netkit.identity import token_of
+from netkit_adapters.aiohttp.direct import DirectRequest
 from netkit_adapters.aiohttp.pool import DrivenConnector
 
 __all__ = ["channel_of", "is_ordinary", "is_stock", "is_unpatched", "proxy_of", "tls_settings"]
@@ -36,6 +37,7 @@ __all__ = ["channel_of", "is_ordinary", "is_stock", "is_unpatched", "proxy_of", 
 _CONNECTIONS: Final = 100
 """aiohttp's own `limit`."""
 
+_ORDINARY: Final = (ClientRequest, DirectRequest)
 _connect = TCPConnector.connect
 _base_connect = BaseConnector.connect
 _create = TCPConnector._create_connection
@@ -63,7 +65,7 @@ def is_unpatched() -> bool:
 def is_ordinary(req: ClientRequest, session: Any) -> bool:
     """A plain request, as aiohttp makes it, that asks for nothing that only HTTP/1.1 has."""
     return (
-        type(req) is ClientRequest
+        type(req) in _ORDINARY
         and "send" not in req.__dict__
         and req.version is HttpVersion11
         and req._upload_tracker is None

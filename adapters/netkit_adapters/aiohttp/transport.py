@@ -16,6 +16,7 @@ from aiohttp import ClientRequest, ClientResponse, hdrs
 from aiohttp.client import DEFAULT_TIMEOUT
 
 from netkit.errors import ConfigError, NetkitError, PluginError, Verdict
+from netkit_adapters.aiohttp.direct import send_directly
 from netkit_adapters.aiohttp.errors import classify, to_native
 from netkit_adapters.aiohttp.limits import send_within, timeout_of
 from netkit_adapters.aiohttp.messages import Exchange, build_native, to_response
@@ -71,6 +72,7 @@ class Hop:
             # The native call, counted to its head.
             call = edge.meter.begin()
             edge.meter.attempt(call)
+            send_directly(req)
             try:
                 native = await handler(req)
             except BaseException as error:
@@ -132,6 +134,7 @@ async def terminal(request: Request) -> Response:
         exchange.in_flight += 1
         try:
             edge.meter.attempt(exchange.call)
+            send_directly(req)
             if request.timeout is exchange.timeout:
                 native = await handler(req)
             else:
