@@ -215,8 +215,13 @@ class SyncExchange(Stream):
 
     def wait_head(self) -> None:
         """Until the response head is here or the exchange has failed."""
-        with interruptible(self.close):
-            self._wait_head()
+        try:
+            with interruptible(self.close):
+                self._wait_head()
+        except BaseException:
+            # Also where its work was cancelled before it could wait: the request is under way by then.
+            self.close()
+            raise
 
     def _wait_head(self) -> None:
         while not self._answered():

@@ -21,6 +21,7 @@ from netkit.errors import BodyClosed, FailureKind, TransportError, Verdict
 from netkit.http2 import Engine, Http1Only, Http2Options
 from netkit.http2.portal import SyncEngine, portal
 from netkit.http2.protocol import Code
+from netkit.runtime import Threads
 from tests.http2.scripted import Conn, Script, request_to
 from tests.http2.test_exchanges import Big, Endless, echo
 from tests.http2.test_pool import Held
@@ -137,6 +138,27 @@ def test_leaving_and_timeouts(serve: Any, sync_engine_for: Any) -> None:
     assert (caught.value.kind, caught.value.verdict) == (FailureKind.READ_TIMEOUT, Verdict.AMBIGUOUS)
     # h2 also answers what was on its way to a stream that was left, with STREAM_CLOSED.
     server.wait(lambda: [entry[2] for entry in server.entries("reset") if entry[3] == Code.CANCEL] == [1, 3])
+    assert call(engine, request_to(server.port))["connection"] == 1
+    assert engine.stats().streams == 0
+
+
+def test_work_that_is_cancelled_before_it_waits_leaves_no_stream(serve: Any, sync_engine_for: Any) -> None:
+    server, engine = serve(Endless()), sync_engine_for()
+    assert call(engine, request_to(server.port))["connection"] == 1
+    started, cancelled = threading.Event(), threading.Event()
+
+    async def work() -> None:
+        started.set()
+        cancelled.wait(10)
+        engine.send(request_to(server.port, "/silent"))
+
+    job = Threads().spawn(work(), name="cancelled-early")
+    assert started.wait(10)
+    job.cancel()
+    cancelled.set()
+    job._thread.join(10)
+    assert job.done()
+    # What was handed over before this call has been done when it is answered.
     assert call(engine, request_to(server.port))["connection"] == 1
     assert engine.stats().streams == 0
 
