@@ -9,7 +9,6 @@ Rules of this file:
 from __future__ import annotations
 
 import itertools
-import math
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -19,6 +18,7 @@ import msgspec
 
 from netkit import fork
 from netkit.errors import BodyClosed
+from netkit.percentile import nearest_rank
 
 __all__ = ["Call", "Counter", "Latency", "Meter", "PoolStats", "RequestStats", "Stats", "summary"]
 
@@ -220,7 +220,4 @@ def summary(window: list[float]) -> Latency:
     if not values:
         return Latency()
 
-    def rank(share: float) -> float:
-        return values[max(0, math.ceil(share * len(values)) - 1)]
-
-    return Latency(sum(values) / len(values), rank(0.5), rank(0.95), rank(0.99))
+    return Latency(sum(values) / len(values), *(nearest_rank(values, share) for share in (0.5, 0.95, 0.99)))

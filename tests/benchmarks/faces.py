@@ -10,7 +10,7 @@ Rules of this file:
 from __future__ import annotations
 
 import ssl
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,13 +33,14 @@ class SyncFace:
 @dataclass
 class AsyncFace:
     """`stream(url, on_chunk)` reads an answer to its end; `hold(url)` returns at its first chunk with what keeps it
-    open: an object, and a coroutine function that leaves it."""
+    open: an object, and a coroutine function that leaves it. `client` is the object behind it, where it has stats."""
 
     json: Callable[[], Awaitable[bytes]]
     upload: Callable[[bytes], Awaitable[bytes]]
     stream: Callable[[str, Callable[[bytes], object]], Awaitable[None]]
     hold: Callable[[str], Awaitable[tuple[Any, Callable[[], Awaitable[object]]]]]
     close: Callable[[], Awaitable[object]]
+    client: Any = None
 
 
 def open_sync(name: str, url: str, ca: str, **options: Any) -> SyncFace:
@@ -56,13 +57,16 @@ def open_sync(name: str, url: str, ca: str, **options: Any) -> SyncFace:
     raise LookupError(f"no synchronous contender {name!r}")
 
 
-async def open_async(name: str, url: str, ca: str, **options: Any) -> AsyncFace:
-    """The contender `name`; `options` go to netkit's faces as `plugins`."""
+async def open_async(
+    name: str, url: str, ca: str, *, headers: Mapping[str, str] = HEADERS, **options: Any
+) -> AsyncFace:
+    """The contender `name`; `options` go to netkit's faces as `plugins`. `headers` go with every call of the stacks
+    and of netkit's faces; an upload has no type of its own, and each stack's default differs."""
     base, _, variant = name.partition("/")
     if base in ("aiohttp", "netkit.ClientSession"):
-        return _aiohttp(base, url, ca, plugins=options)
+        return _aiohttp(base, url, ca, plugins=options, headers=headers)
     if base in ("httpx", "httpx2", "netkit.AsyncClient", "netkit.httpx2.AsyncClient"):
-        return _httpx_async(base, url, ca, http2=variant == "http2", plugins=options)
+        return _httpx_async(base, url, ca, http2=variant == "http2", plugins=options, headers=headers)
     if base == "pyreqwest":
         return _pyreqwest_async(url, ca)
     if base == "pyqwest":
@@ -186,14 +190,16 @@ def _requests(base: str, url: str, ca: str, *, trust_env: bool, plugins: dict[st
     return SyncFace(lambda: post(json=PAYLOAD), lambda body: post(data=body), session.close)
 
 
-def _httpx_client(base: str, ca: str, *, http2: bool, plugins: dict[str, Any], kind: str) -> Any:
+def _httpx_client(
+    base: str, ca: str, *, http2: bool, plugins: dict[str, Any], kind: str, headers: Mapping[str, str] = HEADERS
+) -> Any:
     import importlib
 
     own = base.startswith("netkit")
     module = importlib.import_module(
         "netkit.httpx2" if base.startswith("netkit.httpx2") else "netkit.httpx" if own else base
     )
-    arguments: dict[str, Any] = {"verify": _context(ca), "timeout": 60, "headers": HEADERS}
+    arguments: dict[str, Any] = {"verify": _context(ca), "timeout": 60, "headers": headers}
     if own:
         arguments["plugins"] = plugins or None
     else:
@@ -215,8 +221,10 @@ def _httpx(base: str, url: str, ca: str, *, http2: bool, plugins: dict[str, Any]
     return SyncFace(lambda: post(json=PAYLOAD), lambda body: post(content=body), client.close)
 
 
-def _httpx_async(base: str, url: str, ca: str, *, http2: bool, plugins: dict[str, Any]) -> AsyncFace:
-    client = _httpx_client(base, ca, http2=http2, plugins=plugins, kind="AsyncClient")
+def _httpx_async(
+    base: str, url: str, ca: str, *, http2: bool, plugins: dict[str, Any], headers: Mapping[str, str]
+) -> AsyncFace:
+    client = _httpx_client(base, ca, http2=http2, plugins=plugins, kind="AsyncClient", headers=headers)
 
     async def post(**body: Any) -> bytes:
         response = await client.post(url, **body)
@@ -237,10 +245,10 @@ def _httpx_async(base: str, url: str, ca: str, *, http2: bool, plugins: dict[str
         await anext(chunks)
         return (response, chunks), response.aclose
 
-    return AsyncFace(lambda: post(json=PAYLOAD), lambda body: post(content=body), stream, hold, client.aclose)
+    return AsyncFace(lambda: post(json=PAYLOAD), lambda body: post(content=body), stream, hold, client.aclose, client)
 
 
-def _aiohttp(base: str, url: str, ca: str, *, plugins: dict[str, Any]) -> AsyncFace:
+def _aiohttp(base: str, url: str, ca: str, *, plugins: dict[str, Any], headers: Mapping[str, str]) -> AsyncFace:
     import aiohttp
 
     # Without a limit, aiohttp serves all callers at once; at its default of 100 most of them wait.
@@ -248,11 +256,11 @@ def _aiohttp(base: str, url: str, ca: str, *, plugins: dict[str, Any]) -> AsyncF
     timeout = aiohttp.ClientTimeout(total=None)
     session: Any
     if base == "aiohttp":
-        session = aiohttp.ClientSession(connector=connector, headers=HEADERS, timeout=timeout)
+        session = aiohttp.ClientSession(connector=connector, headers=headers, timeout=timeout)
     else:
         import netkit
 
-        session = netkit.ClientSession(connector=connector, headers=HEADERS, timeout=timeout, plugins=plugins or None)
+        session = netkit.ClientSession(connector=connector, headers=headers, timeout=timeout, plugins=plugins or None)
 
     async def post(**body: Any) -> bytes:
         async with session.post(url, **body) as response:
@@ -275,7 +283,7 @@ def _aiohttp(base: str, url: str, ca: str, *, plugins: dict[str, Any]) -> AsyncF
 
         return response, leave
 
-    return AsyncFace(lambda: post(json=PAYLOAD), lambda body: post(data=body), stream, hold, session.close)
+    return AsyncFace(lambda: post(json=PAYLOAD), lambda body: post(data=body), stream, hold, session.close, session)
 
 
 def _pyreqwest(url: str, ca: str) -> SyncFace:

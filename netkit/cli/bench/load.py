@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import math
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, NamedTuple
+
+from netkit.percentile import percentile
 
 __all__ = ["Call", "Outcome", "Timeline", "summarise", "sustain"]
 
@@ -71,12 +72,11 @@ async def sustain(call: Call, urls: Sequence[str], *, is_async: bool, rate: floa
 def summarise(outcomes: Sequence[Outcome], requests: int, timeline: Timeline) -> dict[str, float]:
     """`success` of all calls, `load` (requests that the servers saw per call), `p99` in seconds over all calls, and
     `recovery`: for how many seconds after the fault's end calls still failed."""
-    spent = sorted(outcome.ended - outcome.began for outcome in outcomes)
     late = [outcome.ended - timeline.ends for outcome in outcomes if not outcome.ok]
     return {
         "calls": len(outcomes),
         "success": sum(outcome.ok for outcome in outcomes) / len(outcomes),
         "load": requests / len(outcomes),
-        "p99": spent[max(0, math.ceil(0.99 * len(spent)) - 1)],
+        "p99": percentile((outcome.ended - outcome.began for outcome in outcomes), 0.99),
         "recovery": max(0.0, *late) if late else 0.0,
     }

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import html
-import math
 import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from netkit.cli.demo.report import Bar, chart, document, html_table
+from netkit.percentile import percentile
 
-__all__ = ["HEAD", "Result", "Row", "Spread", "cells", "page", "percentile", "row"]
+__all__ = ["HEAD", "Result", "Row", "Spread", "cells", "page", "row"]
 
 
 class Spread(NamedTuple):
@@ -67,12 +67,6 @@ class Row:
         """Spreads as `{"median", "low", "high"}`."""
         found = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         return {name: value._asdict() if isinstance(value, Spread) else value for name, value in found.items()}
-
-
-def percentile(values: Sequence[float], share: float) -> float:
-    """The nearest-rank percentile; 0.0 of nothing."""
-    ordered = sorted(values)
-    return ordered[max(0, math.ceil(share * len(ordered)) - 1)] if ordered else 0.0
 
 
 def _spread(values: Iterable[float | None]) -> Spread | None:

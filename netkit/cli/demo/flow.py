@@ -8,7 +8,6 @@ at 20 ms lets 3 MB a second through, whatever the network could carry (RFC 9113 
 from __future__ import annotations
 
 import asyncio
-import math
 import resource
 import ssl
 import time
@@ -52,12 +51,6 @@ class FlowOutcome(msgspec.Struct, frozen=True):
     cpu: float
     connections: int
     errors: int
-
-    @staticmethod
-    def percentile(values: tuple[float, ...], share: float) -> float:
-        """The nearest-rank percentile; 0.0 of nothing."""
-        ordered = sorted(values)
-        return ordered[max(0, math.ceil(share * len(ordered)) - 1)] if ordered else 0.0
 
 
 def _cpu() -> float:

@@ -8,6 +8,8 @@ from typing import Any, Final
 
 import msgspec
 
+from netkit.percentile import percentile
+
 __all__ = ["STEPS", "Outcome", "Step", "Workload"]
 
 
@@ -109,8 +111,7 @@ class Outcome(msgspec.Struct, frozen=True):
 
     def percentile(self, share: float) -> float:
         """The nearest-rank percentile of the latencies; 0.0 when nothing succeeded."""
-        ordered = sorted(self.latencies)
-        return ordered[max(0, math.ceil(share * len(ordered)) - 1)] if ordered else 0.0
+        return percentile(self.latencies, share)
 
 
 Advance = Callable[[], None]

@@ -15,7 +15,9 @@ from typing import Any, Final
 
 import msgspec
 
-__all__ = ["HEAD", "SETTINGS", "TITLE", "PictureOutcome", "PictureSetting", "measure", "rank", "rows"]
+from netkit.percentile import percentile
+
+__all__ = ["HEAD", "SETTINGS", "TITLE", "PictureOutcome", "PictureSetting", "measure", "rows"]
 
 UPLINK: Final = 1_250_000
 """Bytes per second: 10 Mbit/s."""
@@ -57,18 +59,12 @@ def rows(outcomes: Sequence[PictureOutcome]) -> list[list[str]]:
             outcome.title,
             f"{outcome.sent / 1e6:.2f}",
             f"{outcome.seconds:.2f}",
-            *(f"{rank(outcome.latencies, share) * 1e3:.0f}" for share in (0.5, 0.99)),
+            *(f"{percentile(outcome.latencies, share) * 1e3:.0f}" for share in (0.5, 0.99)),
             f"{outcome.right} of {len(CORNERS)}",
             str(outcome.errors),
         ]
         for outcome in outcomes
     ]
-
-
-def rank(values: Sequence[float], share: float) -> float:
-    """The value below which `share` of `values` lie; 0.0 of nothing."""
-    ordered = sorted(values)
-    return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else 0.0
 
 
 def measure(advance: Callable[[], None]) -> list[PictureOutcome]:

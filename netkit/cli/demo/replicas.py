@@ -16,7 +16,7 @@ from typing import Any, Final
 import msgspec
 
 from netkit.cli.demo.backend import backend, gpu_flags
-from netkit.cli.demo.pictures import rank
+from netkit.percentile import percentile
 
 __all__ = ["CALLS", "HEAD", "SETTINGS", "TITLE", "ReplicaOutcome", "ReplicaSetting", "measure", "rows"]
 
@@ -57,7 +57,7 @@ def rows(outcomes: Sequence[ReplicaOutcome]) -> list[list[str]]:
             str(len(outcome.latencies) + outcome.failed),
             str(len(outcome.latencies)),
             str(outcome.failed),
-            *(f"{rank(outcome.latencies, share) * 1e3:.1f}" for share in (0.5, 0.99)),
+            *(f"{percentile(outcome.latencies, share) * 1e3:.1f}" for share in (0.5, 0.99)),
             f"{outcome.seconds:.2f}",
         ]
         for outcome in outcomes

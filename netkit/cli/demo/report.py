@@ -13,6 +13,7 @@ from netkit.cli.demo.flow import ROUND_TRIP_MS, STREAMS, FlowOutcome
 from netkit.cli.demo.ladder import Outcome, Step
 from netkit.cli.demo.pictures import PictureOutcome
 from netkit.cli.demo.replicas import ReplicaOutcome
+from netkit.percentile import percentile
 
 __all__ = [
     "FLOW_HEAD",
@@ -91,9 +92,9 @@ def flow_rows(flows: Sequence[FlowOutcome]) -> list[list[str]]:
         [
             flow.title,
             f"{flow.throughput / 1e6:.1f}",
-            f"{flow.percentile(flow.first_tokens, 0.5) * 1e3:.0f}",
-            f"{flow.percentile(flow.first_tokens, 0.99) * 1e3:.0f}",
-            f"{flow.percentile(flow.gaps, 0.99) * 1e3:.0f}",
+            f"{percentile(flow.first_tokens, 0.5) * 1e3:.0f}",
+            f"{percentile(flow.first_tokens, 0.99) * 1e3:.0f}",
+            f"{percentile(flow.gaps, 0.99) * 1e3:.0f}",
             f"{flow.cpu:.2f}",
             str(flow.connections),
             str(flow.errors),

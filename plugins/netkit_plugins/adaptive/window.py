@@ -6,6 +6,8 @@ import dataclasses
 import math
 from collections.abc import Sequence
 
+from netkit.percentile import nearest_rank
+
 __all__ = ["Ended", "Window", "outcome_of", "window_of"]
 
 
@@ -54,7 +56,7 @@ def window_of(calls: Sequence[Ended], start: float) -> Window:
         calls=len(calls),
         rate=len(done) / busy if busy > 0 else 0.0,
         wait=sum(waits) / len(waits) if waits else 0.0,
-        p99=waits[math.ceil(0.99 * len(waits)) - 1] if waits else 0.0,
+        p99=nearest_rank(waits, 0.99),
         bad=len(calls) - len(done),
     )
 

@@ -8,10 +8,11 @@ Rules of this file:
 
 from __future__ import annotations
 
-import math
 import threading
 from collections import deque
 from typing import Final
+
+from netkit.percentile import percentile
 
 __all__ = ["BURST", "Budget", "Times"]
 
@@ -51,8 +52,7 @@ class Times:
             if len(self._last) < min(least, WINDOW):
                 return None
             if self._known is None:
-                values = sorted(self._last)
-                self._known = values[max(0, math.ceil(self._percentile / 100 * len(values)) - 1)]
+                self._known = percentile(self._last, self._percentile / 100)
                 self._added = 0
             return self._known
 
