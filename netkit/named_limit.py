@@ -1,8 +1,12 @@
-"""The largest batch that a server accepts, where it says so when it refuses one."""
+"""The largest batch that a server accepts, where it says so when it refuses one.
+
+Rule of this file: a refusal may quote what it refuses. What a caller wrote says nothing of the server.
+"""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import Final
 
 __all__ = ["MAX_MESSAGE", "REFUSALS", "named_limit"]
@@ -26,8 +30,13 @@ _OTHER_UNITS: Final = re.compile(
 )
 
 
-def named_limit(content: bytes, sent: int) -> int | None:
-    """How many inputs a refusal of `sent` inputs says that it would take; None when it names no smaller number.
+_UNSAID: Final = bytes(byte for byte in range(256) if not chr(byte).isalnum() or byte > 127)
+"""Quotes, escapes, spaces: a server may write them in another way than it got them."""
+
+
+def named_limit(content: bytes, sent: int, inputs: Iterable[bytes | memoryview] = ()) -> int | None:
+    """How many inputs a refusal of `sent` inputs says that it would take; None when it names no smaller number, or
+    only in words that stand in one of the `inputs` (as they were sent).
 
     Messages in the wild: "batch size 64 > maximum allowed batch size 32", "array too long. Expected an array with
     maximum length 16, but got …", "batch size is invalid, it should not be larger than 10".
@@ -35,11 +44,21 @@ def named_limit(content: bytes, sent: int) -> int | None:
     text = content[:MAX_MESSAGE].decode("utf-8", "replace")
     if not _ABOUT_INPUTS.search(text):
         return None
+    ours: list[bytes] | None = None
     for found in _NAMED.finditer(text):
         number, unit = int(found[1]), found[2]
         if 0 < number < sent and not (unit and _OTHER_UNITS.fullmatch(unit)) and not _counts_tokens(found[0]):
-            return number
+            if ours is None:
+                ours = [_said(bytes(each)) for each in inputs]
+            phrase = _said(text[found.start() : found.end(1)].encode())
+            if not any(phrase in each for each in ours):
+                return number
     return None
+
+
+def _said(text: bytes) -> bytes:
+    """Its letters and digits."""
+    return text.lower().translate(None, _UNSAID)
 
 
 def _counts_tokens(phrase: str) -> bool:

@@ -133,7 +133,7 @@ class BatchLayer:
                 refusal = Reply(response, await response.read())
             except BatchError:
                 return response
-            limit = named_limit(refusal.content, whole.size)
+            limit = named_limit(refusal.content, whole.size, map(memoryview, ticket.inputs.items))
             if limit is not None:
                 await response.discard()
                 with self._lock:

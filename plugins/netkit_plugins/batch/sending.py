@@ -124,7 +124,8 @@ class Sender:
     def _smaller(self, units: Sequence[Unit], reply: Reply) -> list[list[Unit]]:
         """What to send instead of a refused piece; nothing when the refusal has found its cause."""
         size = sum(unit.size for unit in units)
-        limit = named_limit(reply.content, size)
+        inputs = (item for unit in units for item in unit.ticket.inputs.items[unit.start : unit.stop])
+        limit = named_limit(reply.content, size, map(memoryview, inputs))
         if limit is None and len(units) == 1:
             return []
         with self._lock():

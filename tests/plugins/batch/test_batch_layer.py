@@ -315,6 +315,17 @@ def test_a_limit_named_to_a_caller_alone_splits_its_own_list() -> None:
     assert rig.layer.stats().in_flight == 0
 
 
+def test_what_a_refusal_quotes_of_its_inputs_is_no_limit_of_the_servers() -> None:
+    rig = Rig(answer=poisoned)
+    texts = [f"a{number}" for number in range(11)]
+    tasks = rig.run(*texts, "POISON: a list of at most 2 items")
+    assert [embedded(task) for task in tasks[:-1]] == [[text] for text in texts]
+    assert tasks[-1].result().status == 422
+    # Halves were sent until it was found, no pieces of two.
+    assert rig.sizes[:2] == [12, 6]
+    assert rig.layer.stats().max_items == BatchOptions().max_items
+
+
 def test_a_refusal_of_a_caller_alone_is_its_own() -> None:
     rig = Rig(answer=poisoned)
     (task,) = rig.run(["good", "POISON"])
