@@ -3,7 +3,9 @@
 Rules of this file:
 
 - What an attempt took is given back exactly once: by `failed`, or by `end` on every other way out.
-- `end` and `lost` may run anywhere, also in the garbage collector: they wait for nothing.
+- `end` may run anywhere, also in the garbage collector, and while another thread sends a copy: nothing waits, and
+  what is given back is taken off a list first, which is one step in every thread.
+- An attempt that goes after the end of its call gives back at once.
 """
 
 from __future__ import annotations
@@ -36,6 +38,7 @@ class LimitedCall:
 
     __slots__ = (
         "_ended",
+        "_held",
         "_lane",
         "_layer",
         "_number",
@@ -44,7 +47,6 @@ class LimitedCall:
         "_sent",
         "_tokens",
         "_unanswered",
-        "held",
     )
 
     def __init__(
@@ -58,9 +60,13 @@ class LimitedCall:
         self._number = layer.next_number()
         self._sent = 0.0
         self._unanswered: list[Ticket] = []
+        self._held: list[Ticket] = []
         self._ended = False
-        self.held = 0
+
+    @property
+    def held(self) -> int:
         """Attempts that went and are not over."""
+        return len(self._held)
 
     async def admit(self, limit: float | None) -> None:
         """The first attempt: waits `limit` seconds at most. Raises QueueFull, PoolTimeout."""
@@ -158,12 +164,11 @@ class LimitedCall:
 
     def end(self) -> None:
         """The call is over: everything that it still holds is free."""
-        if not self._ended:
-            self._ended = True
-            while self._unanswered:
-                self._answered()
-            while self.held:
-                self._give_back()
+        self._ended = True
+        while self._answered():
+            pass
+        while self._give_back():
+            pass
 
     def _ended_with(self, error: BaseException | None) -> None:
         self.end()
@@ -210,18 +215,27 @@ class LimitedCall:
         )
 
     def _went(self, ticket: Ticket) -> None:
-        self.held += 1
         self._unanswered.append(ticket)
+        self._held.append(ticket)
         self._sent = self._layer.now()
+        if self._ended:
+            self.end()
 
-    def _answered(self, *, success: bool = False) -> None:
-        if self._unanswered:
-            self._lane.answered(self._unanswered.pop(), success=success)
+    def _answered(self, *, success: bool = False) -> bool:
+        try:
+            ticket = self._unanswered.pop()
+        except IndexError:
+            return False
+        self._lane.answered(ticket, success=success)
+        return True
 
-    def _give_back(self) -> None:
-        if self.held:
-            self.held -= 1
-            self._lane.release()
+    def _give_back(self) -> bool:
+        try:
+            self._held.pop()
+        except IndexError:
+            return False
+        self._lane.release()
+        return True
 
     def _tell_pause(self, now: float, seconds: float | None, reason: str) -> None:
         if seconds is None:

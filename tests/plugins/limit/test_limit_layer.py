@@ -575,3 +575,20 @@ def test_an_answer_that_is_forgotten_frees_its_place(rig: Any) -> None:
     del coroutine
     gc.collect()
     assert (rig.stats.in_use, rig.stats.queued) == (0, 0)
+
+
+def test_an_attempt_that_goes_after_its_call_has_ended_keeps_no_place(rig: Any) -> None:
+    rig = rig(LimitOptions(concurrency=1))
+    call = rig.start()
+    rig.runtime.run()
+    admission = rig.seen[0].extensions["admission"]
+    copy = rig.runtime.task(admission.again())  # waits for the only place
+    rig.runtime.run()
+    assert (copy.done(), rig.stats.in_use) == (False, 1)
+    # The body's end gives the place back, and the copy, which nobody waits for any more, takes it.
+    call.result().body.end()
+    rig.runtime.run()
+    assert (copy.done(), rig.stats.in_use, rig.lane().unanswered) == (True, 0, 0)
+    next_call = rig.start()
+    rig.runtime.run()
+    assert next_call.done()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import random
+import sys
 import threading
 from collections import Counter
 from collections.abc import Callable
@@ -327,3 +328,33 @@ def test_a_child_forked_under_load_starts_afresh() -> None:
         for thread in threads:
             thread.join()
     quiet(layer)
+
+
+def test_copies_of_one_call_in_threads_give_back_what_each_took() -> None:
+    runtime = Threads()
+    layer = layer_on(runtime, concurrency=64)
+    seen: list[Request] = []
+
+    async def send(request: Request) -> Response:
+        seen.append(request)
+        return Response.of(200)
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for _ in range(20):
+            response = run_sync(layer(REQUEST, send))
+            admission = seen.pop().extensions["admission"]
+
+            def copies(number: int, admission: Any = admission, response: Response = response) -> None:
+                for _ in range(30):
+                    run_sync(admission.again())
+                    run_sync(admission.failed(None, None))
+                if number == 0:
+                    response.body.end()  # the caller is done while others still send
+
+            in_threads(6, copies)
+            (lane,) = layer._lanes.values()
+            assert (lane.in_use, lane.unanswered, lane.queued) == (0, 0, 0)
+    finally:
+        sys.setswitchinterval(interval)
