@@ -12,7 +12,7 @@ import asyncio
 import math
 import ssl
 from collections.abc import Callable
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, Final
 
 import aiohttp
@@ -193,6 +193,9 @@ class AiohttpHttp2:
             raise
         if ends is not None:
             bound_body(response.native, ends)
+        if not outcome.ended:
+            # The engine closes its connections when it goes: whoever reads on keeps it, also past `uninstall()`.
+            response.body.observe(on_end=partial(_let_go, engine))
         return response
 
     def _hand_on(self, outcome: Http1Only, native: Exchange, before: Any, target: Hop2) -> None:
@@ -209,6 +212,10 @@ class AiohttpHttp2:
                 ) from cause
         else:
             native.sent = before
+
+
+def _let_go(engine: Engine, error: BaseException | None) -> None:
+    """A body has ended that needed the engine."""
 
 
 def _answer(outcome: H2Exchange, native: Exchange, req: ClientRequest, body: Any) -> Response:

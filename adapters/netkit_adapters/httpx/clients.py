@@ -11,7 +11,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from netkit.edge import Edge
 from netkit.runtime import Asyncio, Threads
@@ -37,6 +37,15 @@ if TYPE_CHECKING:
 __all__ = ["Attaching", "remember", "rewire", "supplied_in", "wire"]
 
 T = TypeVar("T")
+
+_NOTED: Final = (
+    "_netkit_limits",
+    "_netkit_supplied",
+    "_netkit_tls",
+    "_netkit_urls",
+    "_netkit_builder",
+    "_netkit_settings",
+)
 
 _threads = Threads()
 _asyncio = Asyncio()
@@ -213,17 +222,19 @@ class Attaching:
     def release(self, client: Any) -> None:
         """Undo `adopt`, before the class is changed back."""
         wiring: Wiring | None = client.__dict__.pop("_netkit_wiring", None)
-        for name in ("_netkit_limits", "_netkit_supplied", "_netkit_tls", "_netkit_urls", "_netkit_settings"):
+        for name in _NOTED:
             client.__dict__.pop(name, None)
         if wiring is not None:
+            # Others may be in the middle of a call. What netkit holds open goes with the last of them.
             wiring.pool.restore()
-            wiring.edge.close()
 
     def edge_of(self, client: Any) -> Edge:
         """The netkit side of a client; TypeError when it has none."""
         self._check(client)
         if isinstance(client, self._faces):
             found: Any = client
+            if found._netkit_wiring is None:
+                raise TypeError(f"netkit is not attached to this {type(client).__name__} any more")
             edge: Edge = found._netkit_wiring.edge
             return edge
         present = client.__dict__.get("_send_single_request")

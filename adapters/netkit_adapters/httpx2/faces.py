@@ -10,7 +10,7 @@ from httpx2 import AsyncClient as BaseAsyncClient
 from httpx2 import Client as BaseClient
 
 from netkit_adapters.httpx.building import Builder, signed_as
-from netkit_adapters.httpx.chain import Shapes, View, async_counted, counted
+from netkit_adapters.httpx.chain import Shapes, View, Wiring, async_counted, counted
 from netkit_adapters.httpx.clients import Attaching, remember, rewire
 from netkit_adapters.httpx.stack import Stack
 from netkit_adapters.httpx2.errors import FACES, KINDS
@@ -39,8 +39,10 @@ class Client(BaseClient):
 
     _netkit_limits: bool | None
     _netkit_supplied: tuple[Any, ...]
-    _netkit_urls: MergedUrls
-    _netkit_builder: Builder
+    # None while `netkit.install()` or `uninstall()` is at work on a client that other threads use: it is native then.
+    _netkit_urls: MergedUrls | None = None
+    _netkit_builder: Builder | None = None
+    _netkit_wiring: Wiring | None = None
 
     def __init__(
         self,
@@ -64,7 +66,8 @@ class Client(BaseClient):
 
     @signed_as(BaseClient.build_request)
     def build_request(self, method: Any, url: Any, **options: Any) -> Any:
-        return self._netkit_builder.build(self, super().build_request, method, url, options)
+        builder, build = self._netkit_builder, super().build_request
+        return build(method, url, **options) if builder is None else builder.build(self, build, method, url, options)
 
     @signed_as(BaseClient.send)
     def send(self, request: Any, *, stream: bool = False, **options: Any) -> Any:
@@ -83,16 +86,19 @@ class Client(BaseClient):
         return response
 
     def _merge_url(self, url: Any) -> Any:
-        return self._netkit_urls.find(self.base_url, url, super()._merge_url)
+        urls, merge = self._netkit_urls, super()._merge_url
+        return merge(url) if urls is None else urls.find(self.base_url, url, merge)
 
     def _build_request_auth(self, request: Any, auth: Any = httpx2.USE_CLIENT_DEFAULT) -> Any:
         found = super()._build_request_auth(request, auth)
-        if type(found) is not httpx2.Auth:
-            self._netkit_wiring.found_auths.note(request, found)
+        if type(found) is not httpx2.Auth and (wiring := self._netkit_wiring) is not None:
+            wiring.found_auths.note(request, found)
         return found
 
     def _send_single_request(self, request: httpx2.Request) -> httpx2.Response:
         wiring = self._netkit_wiring
+        if wiring is None:
+            return super()._send_single_request(request)
         if wiring.is_bare:
             response: httpx2.Response = counted(wiring, super()._send_single_request, request)
             return response
@@ -101,13 +107,15 @@ class Client(BaseClient):
 
     def close(self) -> None:
         super().close()
-        self._netkit_wiring.pool.close()
-        self._netkit_wiring.edge.close()
+        if (wiring := self._netkit_wiring) is not None:
+            wiring.pool.close()
+            wiring.edge.close()
 
     def __exit__(self, *args: Any) -> None:
         super().__exit__(*args)
-        self._netkit_wiring.pool.close()
-        self._netkit_wiring.edge.close()
+        if (wiring := self._netkit_wiring) is not None:
+            wiring.pool.close()
+            wiring.edge.close()
 
 
 class AsyncClient(BaseAsyncClient):
@@ -118,8 +126,10 @@ class AsyncClient(BaseAsyncClient):
 
     _netkit_limits: bool | None
     _netkit_supplied: tuple[Any, ...]
-    _netkit_urls: MergedUrls
-    _netkit_builder: Builder
+    # None while `netkit.install()` or `uninstall()` is at work on a client that other threads use: it is native then.
+    _netkit_urls: MergedUrls | None = None
+    _netkit_builder: Builder | None = None
+    _netkit_wiring: Wiring | None = None
 
     def __init__(
         self,
@@ -143,7 +153,8 @@ class AsyncClient(BaseAsyncClient):
 
     @signed_as(BaseAsyncClient.build_request)
     def build_request(self, method: Any, url: Any, **options: Any) -> Any:
-        return self._netkit_builder.build(self, super().build_request, method, url, options)
+        builder, build = self._netkit_builder, super().build_request
+        return build(method, url, **options) if builder is None else builder.build(self, build, method, url, options)
 
     @signed_as(BaseAsyncClient.send)
     async def send(self, request: Any, *, stream: bool = False, **options: Any) -> Any:
@@ -162,16 +173,19 @@ class AsyncClient(BaseAsyncClient):
         return response
 
     def _merge_url(self, url: Any) -> Any:
-        return self._netkit_urls.find(self.base_url, url, super()._merge_url)
+        urls, merge = self._netkit_urls, super()._merge_url
+        return merge(url) if urls is None else urls.find(self.base_url, url, merge)
 
     def _build_request_auth(self, request: Any, auth: Any = httpx2.USE_CLIENT_DEFAULT) -> Any:
         found = super()._build_request_auth(request, auth)
-        if type(found) is not httpx2.Auth:
-            self._netkit_wiring.found_auths.note(request, found)
+        if type(found) is not httpx2.Auth and (wiring := self._netkit_wiring) is not None:
+            wiring.found_auths.note(request, found)
         return found
 
     async def _send_single_request(self, request: httpx2.Request) -> httpx2.Response:
         wiring = self._netkit_wiring
+        if wiring is None:
+            return await super()._send_single_request(request)
         if wiring.is_bare and (wiring.pool.loops.is_home() or await wiring.pool.loops.come_home()):
             response: httpx2.Response = await async_counted(wiring, super()._send_single_request, request)
             return response
@@ -180,13 +194,15 @@ class AsyncClient(BaseAsyncClient):
 
     async def aclose(self) -> None:
         await super().aclose()
-        await self._netkit_wiring.pool.aclose()
-        self._netkit_wiring.edge.close()
+        if (wiring := self._netkit_wiring) is not None:
+            await wiring.pool.aclose()
+            wiring.edge.close()
 
     async def __aexit__(self, *args: Any) -> None:
         await super().__aexit__(*args)
-        await self._netkit_wiring.pool.aclose()
-        self._netkit_wiring.edge.close()
+        if (wiring := self._netkit_wiring) is not None:
+            await wiring.pool.aclose()
+            wiring.edge.close()
 
 
 ATTACHING: Final = Attaching(SHAPES, (Client, AsyncClient))
