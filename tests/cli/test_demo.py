@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from netkit.cli.demo import pictures, replicas, run
+from netkit.cli.demo import knobs, pictures, replicas, run
 from netkit.cli.demo.ladder import STEPS, Outcome
 from netkit.cli.demo.report import page
 
@@ -24,6 +24,7 @@ def test_the_ladder_runs_on_every_stack(tmp_path: Path, capsys: pytest.CaptureFi
                 "--no-flow",
                 "--no-replicas",
                 "--no-pictures",
+                "--no-adaptive",
                 "--report",
                 str(report),
             ]
@@ -78,3 +79,16 @@ def test_a_replica_that_dies_costs_netkits_callers_nothing() -> None:
     assert plain.failed > 0
     assert (ours.failed, len(ours.latencies)) == (0, replicas.CALLS)
     assert [row[0] for row in replicas.rows([plain, ours])] == [setting.title for setting in replicas.SETTINGS]
+
+
+def test_settings_are_tried_beside_fixed_ones() -> None:
+    ticks: list[int] = []
+    outcomes = knobs.measure(lambda: ticks.append(1), seconds=0.9)
+    assert len(ticks) == knobs.TICKS
+    for outcome, setting in zip(outcomes, knobs.SETTINGS, strict=True):
+        # Who wins, seconds tell: the benchmark's business.
+        assert min(outcome.fixed, outcome.moved) > 0
+        assert (outcome.start, outcome.failed) == (setting.max_items, 0)
+        assert 2 <= outcome.end <= 64
+    assert all(len(row) == len(knobs.HEAD) for row in knobs.rows(outcomes))
+    assert "right already" in page([], STEPS, "setting", found=outcomes)

@@ -13,6 +13,8 @@ from typing import Any
 from netkit.cli.demo.backend import DIMENSIONS, GPUS, SETTING, gpu_flags, server_stats
 from netkit.cli.demo.backend import backend as make_backend
 from netkit.cli.demo.flow import ROUND_TRIP_MS, SETTINGS, STREAMS, FlowOutcome, measure
+from netkit.cli.demo.knobs import TICKS, KnobOutcome
+from netkit.cli.demo.knobs import measure as measure_knobs
 from netkit.cli.demo.ladder import STEPS, Outcome, Step, Workload
 from netkit.cli.demo.pictures import CORNERS, PictureOutcome
 from netkit.cli.demo.pictures import SETTINGS as PICTURE_SETTINGS
@@ -21,7 +23,7 @@ from netkit.cli.demo.replicas import CALLS as REPLICA_CALLS
 from netkit.cli.demo.replicas import SETTINGS as REPLICA_SETTINGS
 from netkit.cli.demo.replicas import ReplicaOutcome
 from netkit.cli.demo.replicas import measure as measure_replicas
-from netkit.cli.demo.report import flow_table, page, pictures_table, replicas_table, table
+from netkit.cli.demo.report import flow_table, knobs_table, page, pictures_table, replicas_table, table
 from netkit.cli.demo.stacks import STACKS, Calls
 
 __all__ = ["run"]
@@ -92,6 +94,18 @@ def _pictures(console: Any, columns: Any) -> list[PictureOutcome]:
     return outcomes
 
 
+def _knobs(console: Any, columns: Any) -> list[KnobOutcome]:
+    """Beside the ladder, on httpx: a setting that finds itself."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(*columns, console=console) as progress:
+        bar = progress.add_task("adaptive", total=TICKS)
+        outcomes = measure_knobs(partial(progress.advance, bar))
+    Console(width=max(console.width, TABLE_WIDTH)).print(knobs_table(outcomes))
+    return outcomes
+
+
 def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="netkit demo", description=__doc__)
     parser.add_argument("--calls", type=int, default=600, help="calls per stack and step (600)")
@@ -101,6 +115,7 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--no-flow", action="store_true", help="leave out step 4, flow control")
     parser.add_argument("--no-replicas", action="store_true", help="leave out step 5, a replica that dies")
     parser.add_argument("--no-pictures", action="store_true", help="leave out step 8, pictures")
+    parser.add_argument("--no-adaptive", action="store_true", help="leave out the settings that find themselves")
     options = parser.parse_args(arguments)
     if options.calls < 1 or options.concurrency < 1:
         parser.error("--calls and --concurrency must be at least 1")
@@ -138,10 +153,11 @@ def run(arguments: Sequence[str]) -> int:
     flows = _flow_control(console, columns) if "httpx" in stacks and not options.no_flow else []
     callers = _replicas(console, columns) if "httpx" in stacks and not options.no_replicas else []
     pictures = _pictures(console, columns) if "httpx" in stacks and not options.no_pictures else []
-    options.report.write_text(page(outcomes, STEPS, SETTING, flows, pictures, callers), encoding="utf-8")
+    found = _knobs(console, columns) if "httpx" in stacks and not options.no_adaptive else []
+    options.report.write_text(page(outcomes, STEPS, SETTING, flows, pictures, callers, found), encoding="utf-8")
     console.print(f"Charts: {options.report}")
     failed = sum(outcome.errors for outcome in outcomes) + sum(flow.errors for flow in flows)
-    failed += sum(outcome.errors for outcome in pictures)
+    failed += sum(outcome.errors for outcome in pictures) + sum(outcome.failed for outcome in found)
     # Plain callers are bound to see the replica die; netkit's must not.
     failed += sum(each.failed for each, way in zip(callers, REPLICA_SETTINGS, strict=False) if way.plugins)
     if failed:

@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from importlib.metadata import version
 from typing import Any, NamedTuple
 
-from netkit.cli.demo import pictures, replicas
+from netkit.cli.demo import knobs, pictures, replicas
 from netkit.cli.demo.flow import ROUND_TRIP_MS, STREAMS, FlowOutcome
+from netkit.cli.demo.knobs import KnobOutcome
 from netkit.cli.demo.ladder import Outcome, Step
 from netkit.cli.demo.pictures import PictureOutcome
 from netkit.cli.demo.replicas import ReplicaOutcome
@@ -25,6 +26,7 @@ __all__ = [
     "flow_rows",
     "flow_table",
     "html_table",
+    "knobs_table",
     "page",
     "pictures_table",
     "replicas_table",
@@ -179,6 +181,11 @@ def pictures_table(outcomes: Sequence[PictureOutcome]) -> Any:
     return rich_table(pictures.TITLE, pictures.HEAD, pictures.rows(outcomes), left=1)
 
 
+def knobs_table(outcomes: Sequence[KnobOutcome]) -> Any:
+    """A rich table; one row for each setting that adaptive began with."""
+    return rich_table(knobs.TITLE, knobs.HEAD, knobs.rows(outcomes), left=1)
+
+
 def html_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """A table that scrolls where the page is narrow."""
     cells = "".join(f"<th>{html.escape(name)}</th>" for name in head)
@@ -193,6 +200,7 @@ def page(
     flows: Sequence[FlowOutcome] = (),
     photographs: Sequence[PictureOutcome] = (),
     callers: Sequence[ReplicaOutcome] = (),
+    found: Sequence[KnobOutcome] = (),
 ) -> str:
     """The whole report as one HTML document without any outside reference."""
     lessons = "".join(
@@ -214,6 +222,8 @@ def page(
         flow += f"<h2>{html.escape(replicas.TITLE)}</h2>{html_table(replicas.HEAD, replicas.rows(callers))}"
     if photographs:
         flow += f"<h2>{html.escape(pictures.TITLE)}</h2>{html_table(pictures.HEAD, pictures.rows(photographs))}"
+    if found:
+        flow += f"<h2>{html.escape(knobs.TITLE)}</h2>{html_table(knobs.HEAD, knobs.rows(found))}"
     about = html.escape(f"netkit {version('netkit-http')}, Python {platform.python_version()}. {setting}")
     body = f"<p>{about}</p><ol>{lessons}</ol>{html_table(HEAD, _rows(outcomes, steps))}{charts}{flow}"
     return document("netkit demo", "netkit, step by step", body)
