@@ -213,6 +213,7 @@ def _http11(face: Face) -> Any:
 def test_a_mock_never_becomes_traffic(face: Face, gpu: MockGPU, monkeypatch: pytest.MonkeyPatch, place: str) -> None:
     client = face.client(gpu)
     face.run(client.get("/v1/models"))
+    gpu.log.wait(lambda log: log.requests)  # the caller may have its answer before it is written down
     gpu.log.clear()
     name = "handle_async_request" if face.asynchronous else "handle_request"
     transport, calls = client._transport, []
