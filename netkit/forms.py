@@ -263,7 +263,7 @@ class Form(msgspec.Struct, frozen=True, kw_only=True):
     def joined_usage(self, usages: Sequence[Any]) -> Any:
         """The sum of what several answers say of their use; None where none says anything."""
         said = [usage for usage in usages if usage is not None]
-        return total(said) if said else None
+        return total(said) if len(said) > 1 else said[0] if said else None
 
     def dump(self, part: Part) -> bytes:
         """One part as JSON, to be kept; its index, where it has one, is that of the answer that it came in."""

@@ -14,7 +14,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager
 from contextvars import Context
 from typing import Any, TypeVar
@@ -124,6 +124,10 @@ class Asyncio:
     def event(self) -> Any:
         loop = asyncio._get_running_loop()
         return _trio().event() if loop is None else _LoopEvent(loop)
+
+    def wake(self, events: Sequence[Any]) -> None:
+        for event in events:
+            event.set()
 
     def place(self) -> object:
         loop = asyncio._get_running_loop()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextvars
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol, TypeVar
 
@@ -53,6 +53,11 @@ class Runtime(Protocol):
         ...
 
     def event(self) -> Event: ...
+
+    def wake(self, events: Sequence[Event]) -> None:
+        """Set all of `events`, which belong to different callers. In threads one wakes the next, so that they do not
+        all ask for the interpreter at once."""
+        ...
 
     def timeout(self, seconds: float) -> AbstractAsyncContextManager[Any]:
         """`async with runtime.timeout(2.0):` ends with TimeoutError when what is inside takes longer.

@@ -24,7 +24,7 @@ import contextvars
 import heapq
 import itertools
 from collections import deque
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Callable, Coroutine, Generator, Sequence
 from typing import Any, TypeVar
 
 __all__ = ["Scripted", "ScriptedTask"]
@@ -255,6 +255,10 @@ class Scripted:
 
     def event(self) -> _ScriptedEvent:
         return _ScriptedEvent(self)
+
+    def wake(self, events: Sequence[Any]) -> None:
+        for event in events:
+            event.set()
 
     def place(self) -> object:
         return self

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextvars
+import itertools
 import logging
 import threading
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Final, TypeVar
 
@@ -89,19 +90,41 @@ class _Limit:
 
 
 class _ThreadEvent:
-    __slots__ = ("_lock", "_set", "_waiters")
+    __slots__ = ("_following", "_lock", "_main_waits", "_set", "_waiters")
 
     def __init__(self) -> None:
         self._set = False
         self._lock = threading.Lock()
         self._waiters: list[threading.Lock] | None = None
+        self._following: _ThreadEvent | None = None
+        self._main_waits = False
 
     def set(self) -> None:
+        event: _ThreadEvent | None = self
+        while event is not None:
+            event = event._release()
+
+    def follow(self, following: _ThreadEvent) -> None:
+        """Have `following` set by whoever wakes from this one."""
+        with self._lock:
+            earlier, self._following = self._following, following
+        if earlier is not None:
+            earlier.set()
+
+    def _release(self) -> _ThreadEvent | None:
+        """Set it. The event that is now to be set because nobody wakes here who would do it."""
         with self._lock:
             self._set = True
             waiters, self._waiters = self._waiters, None
+            # The main thread may be interrupted before it does anything for others.
+            following = self._followed() if not waiters or self._main_waits else None
         for waiter in waiters or ():
             waiter.release()
+        return following
+
+    def _followed(self) -> _ThreadEvent | None:
+        following, self._following = self._following, None
+        return following
 
     def is_set(self) -> bool:
         return self._set
@@ -131,6 +154,8 @@ class _ThreadEvent:
             if self._waiters is None:
                 self._waiters = []
             self._waiters.append(waiter)
+            if threading.get_ident() == threading.main_thread().ident:
+                self._main_waits = True
             if job is not None:
                 job.waiter = waiter
         try:
@@ -139,6 +164,9 @@ class _ThreadEvent:
             with self._lock:
                 if self._waiters is not None and waiter in self._waiters:
                     self._waiters.remove(waiter)
+                following = self._followed() if self.is_set() else None
+            if following is not None:
+                following.set()
         return self._set
 
     def interrupt(self, job: _Job) -> None:
@@ -236,13 +264,23 @@ class Threads:
             return
         until: float | None = getattr(_current, "until", None)
         if until is None or seconds < (left := until - time.monotonic()):
-            time.sleep(max(0.0, seconds))
+            # Giving way takes some 60 µs: not where there is nobody.
+            if seconds > 0 or threading.active_count() > 1:
+                time.sleep(max(0.0, seconds))
             return
         time.sleep(max(0.0, left))
         raise _Expired(until)
 
     def event(self) -> _ThreadEvent:
         return _ThreadEvent()
+
+    def wake(self, events: Sequence[Any]) -> None:
+        # One by one, each by the one before: woken all at once, they would queue for the interpreter, and each of
+        # those who wait there wakes every few milliseconds to ask for it.
+        for event, following in itertools.pairwise(events):
+            event.follow(following)
+        if events:
+            events[0].set()
 
     def timeout(self, seconds: float) -> _Limit:
         return _Limit(seconds)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+import time
+from typing import Any
 
 import pytest
 
@@ -95,3 +97,50 @@ def test_failing_work_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     job._thread.join(10)
     assert job.done()
     assert "netkit-work failed" in caplog.text
+
+
+def test_waking_several_wakes_each_whether_it_waits_or_not() -> None:
+    """One wakes the next: those who do not wait, have given up or stand in two rows hold nobody up."""
+    runtime = Threads()
+    for _ in range(50):
+        events = [runtime.event() for _ in range(12)]
+        woken: list[bool] = []
+
+        def waits(event: Any, timeout: float | None, woken: list[bool] = woken) -> None:
+            woken.append(run_sync(event.wait(timeout)))
+
+        # Of every four: one waits, one gives up at once, nobody waits for the third, the fourth is late.
+        threads = [
+            threading.Thread(target=waits, args=(event, None if number % 4 == 0 else 0.0))
+            for number, event in enumerate(events)
+            if number % 4 < 2
+        ]
+        for thread in threads:
+            thread.start()
+        runtime.wake(events[:8])
+        runtime.wake([*events[4:], runtime.event()])
+        late = [threading.Thread(target=waits, args=(event, None)) for event in events[3::4]]
+        for thread in late:
+            thread.start()
+        for thread in (*threads, *late):
+            thread.join(10)
+            assert not thread.is_alive()
+        assert all(event.is_set() for event in events)
+        assert woken.count(True) >= 6
+
+
+def test_the_main_thread_wakes_nobody_since_it_may_be_interrupted_before_it_does() -> None:
+    main, following, left = _ThreadEvent(), _ThreadEvent(), []
+    main.follow(following)
+
+    def wake() -> None:
+        while main._waiters is None:
+            time.sleep(0)
+        left.append(main._release())
+
+    waker = threading.Thread(target=wake)
+    waker.start()
+    assert run_sync(main.wait(10))
+    waker.join(10)
+    assert left == [following], "whoever wakes the main thread does it"
+    assert not following.is_set()

@@ -47,6 +47,7 @@ class BatchLayer:
             options.max_items, options.max_bytes, options.max_tokens, options.max_wait, options.max_in_flight
         )
         self._runtime = context.runtime
+        self._in_threads: Final = context.runtime.name == "threads"
         self._now = context.runtime.now
         self._emit = context.emit
         self._forms = FormTable(options)
@@ -56,7 +57,13 @@ class BatchLayer:
         self._counts = BatchCounts()
         self._lock = threading.Lock()
         self._sender = Sender(
-            self._limits, self._learned, self._counts, lambda: self._lock, self._now, self._count_sent
+            self._limits,
+            self._learned,
+            self._counts,
+            lambda: self._lock,
+            self._now,
+            self._count_sent,
+            context.runtime.wake,
         )
         fork.register(self)
 
@@ -74,13 +81,20 @@ class BatchLayer:
             with self._lock:
                 opens = self._queue(group, ticket)
             if opens:
-                # Callers who start together are one batch from the first on; to a caller alone this costs nothing.
-                await self._runtime.sleep(0)
-                if self._open(group, ticket):
+                caller = threading.get_ident() if self._in_threads else None
+                if caller is None or group.soloist != caller:
+                    # Callers who start together are one batch from the first on.
+                    await self._runtime.sleep(0)
+                if self._open(group, ticket, caller):
                     return await self._alone(group, ticket)
             return await self._together(group, ticket)
         except BaseException:
-            self._leave(group, ticket)
+            try:
+                self._leave(group, ticket)
+            except BaseException:
+                # Interrupted there too: it does what is left to do.
+                self._leave(group, ticket)
+                raise
             raise
 
     def _ticket(self, request: Request, send: Send) -> Ticket | None:
@@ -117,9 +131,11 @@ class BatchLayer:
         whole = Unit(ticket, 0, len(ticket.inputs.items), ticket.joined)
         return group.join(ticket, whole.cut(self._limits, group.items), ticket.joined)
 
-    def _open(self, group: Group, ticket: Ticket) -> bool:
+    def _open(self, group: Group, ticket: Ticket, caller: int | None) -> bool:
         with self._lock:
-            return group.open(ticket)
+            alone = group.open(ticket, self._now())
+            group.soloist = caller if alone else None
+            return alone
 
     async def _alone(self, group: Group, ticket: Ticket) -> Response:
         """Send the call as its caller made it."""
@@ -172,7 +188,7 @@ class BatchLayer:
                 return None, None
             if ticket.event.is_set():
                 ticket.event = self._runtime.event()
-            batches, now = self._due(group), self._now()
+            batches, now = self._due(group, ticket), self._now()
             gives_up = gives_up_at(ticket.request.timeout, ticket.joined, ticket.sent, ticket.timeout)
             if gives_up is not None and now >= gives_up and not batches:
                 raise _timed_out(ticket)
@@ -188,11 +204,11 @@ class BatchLayer:
         limits = [limit for limit in (gives_up, watched) if limit is not None]
         return min(limits, default=None), led
 
-    def _due(self, group: Group) -> list[Batch]:
-        """Every batch that may go now, taken from the queue; with the lock held."""
-        found: list[Batch] = []
+    def _due(self, group: Group, taker: Ticket | None = None, left: Sequence[Batch] = ()) -> list[Batch]:
+        """Every batch that may go now, taken from the queue, and those `left`; with the lock held."""
+        found = list(left)
         now = self._now()
-        while (batch := group.take(now)) is not None:
+        while (batch := group.take(now, taker)) is not None:
             found.append(batch)
         if found:
             waiting = {id(unit.ticket) for unit in group.units}
@@ -223,8 +239,9 @@ class BatchLayer:
     async def _serve(self, group: Group, batch: Batch, *, go_on: bool = False) -> Batch | None:
         following: Batch | None = None
         with self._lock:
-            if batch.over:
-                # Its callers left before it began, and its slot is free again.
+            if batch.over or batch.started:
+                # Its callers left before it began, and its slot is free again; or it was spawned twice, as whoever
+                # did it was interrupted before that was noted.
                 return None
             batch.started = True
         served = False
@@ -241,7 +258,7 @@ class BatchLayer:
         """The call that `ticket` made by itself is over: start what is due."""
         with self._lock:
             group.went(ticket)
-            batches = self._due(group)
+            batches = self._due(group, ticket)
             woken = group.new_keeper()
         if woken is not None:
             woken.event.set()
@@ -267,11 +284,11 @@ class BatchLayer:
         """The caller is gone: nothing of it is sent any more, and what was sent for it alone is given up."""
         with self._lock:
             ticket.done = True
-            group.leave(ticket)
+            left = group.leave(ticket)
             group.went(ticket)
-            for batch in ticket.batches:
+            for batch in (*ticket.batches, *left):
                 self._give_up(group, batch)
-            batches = self._due(group)
+            batches = self._due(group, ticket, [batch for batch in left if not batch.over])
             woken = group.new_keeper()
         if woken is not None:
             woken.event.set()

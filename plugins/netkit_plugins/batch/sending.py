@@ -19,6 +19,7 @@ from netkit.errors import BatchError
 from netkit.forms import Answer
 from netkit.messages import Body
 from netkit.named_limit import REFUSALS, named_limit
+from netkit.runtime import Event
 from netkit_plugins.batch.patience import most_patient
 from netkit_plugins.batch.queue import Limits, Unit
 from netkit_plugins.batch.replies import Reply, own_copy
@@ -56,7 +57,7 @@ class LearnedLimits:
 
 
 class Sender:
-    """Sends the batches of one layer. `told(ticket)` is called for each caller whose call has ended."""
+    """Sends the batches of one layer. `wake` sets the events of callers whose calls have ended."""
 
     def __init__(
         self,
@@ -66,6 +67,7 @@ class Sender:
         lock: Callable[[], threading.Lock],
         now: Callable[[], float],
         sent: Callable[[Sequence[Unit]], None],
+        wake: Callable[[Sequence[Event]], None],
     ) -> None:
         self._limits = limits
         self._learned = learned
@@ -73,6 +75,7 @@ class Sender:
         self._lock = lock
         self._now = now
         self._sent = sent
+        self._wake = wake
 
     async def serve(self, units: Sequence[Unit]) -> None:
         """Answer every unit: with its parts, the server's answer, or an error."""
@@ -96,7 +99,7 @@ class Sender:
         with self._lock():
             for ticket in _tickets(units):
                 ticket.settle(own_copy(error))
-        _tell(units)
+        self._wake([ticket.event for ticket in _tickets(units) if ticket.done])
 
     async def _ask(self, units: Sequence[Unit]) -> Reply:
         self._sent(units)
@@ -159,17 +162,11 @@ class Sender:
                     parts = answer.parts[position : position + unit.size]
                     ticket.take(unit.start, parts, answer, usages[number], reply)
                 position += unit.size
-        _tell(units)
+        self._wake([ticket.event for ticket in _tickets(units) if ticket.done])
 
 
 def _tickets(units: Sequence[Unit]) -> list[Ticket]:
     return list({id(unit.ticket): unit.ticket for unit in units}.values())
-
-
-def _tell(units: Sequence[Unit]) -> None:
-    for ticket in _tickets(units):
-        if ticket.done:
-            ticket.event.set()
 
 
 def _halves(units: Sequence[Unit], size: int) -> list[list[Unit]]:

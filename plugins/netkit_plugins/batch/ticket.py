@@ -29,7 +29,6 @@ class Ticket:
         "_parts",
         "_reply",
         "_usages",
-        "alone",
         "batches",
         "done",
         "event",
@@ -58,8 +57,6 @@ class Ticket:
         """The limits with which its last batch went out."""
         self.place: tuple[int, int] | None = None
         """(size of the batch, position in it) of its first answered unit."""
-        self.alone = False
-        """It is under way by itself, in a slot of its group."""
         self.done = False
         self._parts: list[Part | None] = [None] * len(inputs.items)
         self._left = len(inputs.items)
