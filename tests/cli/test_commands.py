@@ -196,26 +196,36 @@ sys.exit(main({arguments}))
 """
 
 
-@pytest.mark.parametrize(
-    ("hidden", "arguments", "says"),
-    [
-        ("typer", ["config"], "typer is not installed; the command line needs: pip install 'netkit-http[cli]'"),
-        ("rich", ["config"], "rich is not installed; the command line needs: pip install 'netkit-http[cli]'"),
-        ("trustme", ["mock-gpu"], "mock-gpu: trustme is not installed; it needs: pip install 'netkit-http[testing]'"),
-    ],
-)
-def test_a_missing_extra_is_named(hidden: str, arguments: list[str], says: str) -> None:
-    setup = f"""
+HIDDEN = """
 class Hidden:
     def find_spec(self, name, path=None, target=None):
         if name.partition(".")[0] == {hidden!r}:
             raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
 sys.meta_path.insert(0, Hidden())
 """
-    program = MISSING.format(setup=setup, arguments=arguments)
+
+
+@pytest.mark.parametrize(
+    ("hidden", "arguments", "says"),
+    [
+        ("typer", ["config"], "typer is not installed; the command line needs: pip install 'netkit-http[cli]'"),
+        ("rich", ["config"], "rich is not installed; the command line needs: pip install 'netkit-http[cli]'"),
+        ("h11", ["bench"], "bench: h11 is not installed; it needs: pip install 'netkit-http[testing]'"),
+        ("trustme", ["mock-gpu"], "mock-gpu: trustme is not installed; it needs: pip install 'netkit-http[testing]'"),
+    ],
+)
+def test_a_missing_extra_is_named(hidden: str, arguments: list[str], says: str) -> None:
+    program = MISSING.format(setup=HIDDEN.format(hidden=hidden), arguments=arguments)
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 2
     assert done.stderr == f"netkit: {says}\n"
+
+
+def test_a_plugin_that_lacks_its_library_says_what_to_install() -> None:
+    program = MISSING.format(setup=HIDDEN.format(hidden="PIL"), arguments=["plugins", "image"])
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0
+    assert "pip install 'netkit-http[image]'" in done.stdout
 
 
 def test_mock_gpu_serves_until_told_to_stop() -> None:

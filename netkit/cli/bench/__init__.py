@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from netkit.cli._extras import missing_extra
+
 __all__ = ["app", "bench", "faults"]
 
 app = typer.Typer(help="Measure on this machine.", invoke_without_command=True)
@@ -56,7 +58,10 @@ def bench(
             if source is not None and source.name == "COMMANDLINE":
                 raise typer.BadParameter(f"options of `netkit bench` mean nothing to {context.invoked_subcommand!r}")
         return
-    from netkit.cli.bench.command import Wishes, run
+    try:
+        from netkit.cli.bench.command import Wishes, run
+    except ModuleNotFoundError as error:
+        raise missing_extra("bench", error, "testing") from error
 
     wishes = Wishes(
         url, ca, headers or (), model, rate, calls, concurrency, rounds, stacks or (), steps or (),
@@ -82,6 +87,9 @@ def faults(
     Shares of calls that succeeded, requests that the servers saw for each call, the slowest hundredth, and how long
     after the fault calls still failed. About a minute and a half for all of it.
     """
-    from netkit.cli.bench.faults import run
+    try:
+        from netkit.cli.bench.faults import run
+    except ModuleNotFoundError as error:
+        raise missing_extra("bench faults", error, "all") from error
 
     run(stacks=stacks, scenarios=scenarios, seconds=seconds, rate=rate, as_json=as_json)

@@ -118,11 +118,14 @@ def _show(diagnosis: Diagnosis, *, ca: bool) -> None:
         rows.add_row(Text(topic, style="bold red" if topic == "PROBLEM" else "bold"), Text(words))
     out.print(Text(diagnosis.url, style="bold"))
     out.print(rows)
-    out.print(f"{diagnosis.requests} requests in {diagnosis.seconds:.1f} s", highlight=False)
+    out.print(
+        f"{diagnosis.requests} request{'' if diagnosis.requests == 1 else 's'} in {diagnosis.seconds:.1f} s",
+        highlight=False,
+    )
     text = _block(diagnosis)
     if text is None:
         return
     out.print("\nFor pyproject.toml:\n", highlight=False)
     print(text)
     if ca or not diagnosis.verified:
-        out.print("\nTrust is the session's: verify='ca.pem' (requests), verify=/ssl= a context (the others).")
+        print("\n# Trust is the session's: verify='ca.pem' (requests), verify=/ssl= a context (the others).")

@@ -6,6 +6,7 @@ import json
 import re
 import socket
 import threading
+import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -286,6 +287,16 @@ def test_it_asks_on_a_terminal(capsys: pytest.CaptureFixture[str], monkeypatch: 
 
 
 # --- the block
+
+
+def test_everything_below_the_heading_is_toml(capsys: pytest.CaptureFixture[str]) -> None:
+    with MockGPU() as gpu:
+        assert main(["doctor", gpu.url, "--idle", "0", "--no-batches", "--no-upload", "--ca", str(gpu.ca_file)]) == 0
+        printed = capsys.readouterr().out
+    _, pasted = printed.split("For pyproject.toml:")
+    assert "verify=" in pasted
+    (route,) = tomllib.loads(pasted)["tool"]["netkit"]["route"]
+    assert route["match"] == f"{gpu.url}/*"
 
 
 @pytest.mark.parametrize(
