@@ -17,11 +17,11 @@ from __future__ import annotations
 import functools
 import weakref
 from collections.abc import Callable
-from importlib import import_module
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 if TYPE_CHECKING:
+    from netkit_adapters.httpx.making import Field, Making
     from netkit_adapters.httpx.stack import Stack
 
 __all__ = ["Builder", "Building", "signed_as"]
@@ -44,15 +44,16 @@ _STOCK: Final = attrgetter(
     "_merge_cookies",
     "_merge_queryparams",
 )
+_UNKNOWN: Final[Any] = object()
 _OWN_LENGTH: Final = (b"content-length", b"transfer-encoding")
 
 
 class Building:
     """How one stack builds requests, as it was at import."""
 
-    def __init__(self, stack: Stack) -> None:
+    def __init__(self, stack: Stack, making: Making) -> None:
         client: Any = stack.client
-        self.request: Any = stack.native.Request
+        self.making = making
         self.bytes: Any = stack.byte_stream
         self.default: Any = stack.native.USE_CLIENT_DEFAULT
         self.unset = type(self.default)
@@ -62,7 +63,6 @@ class Building:
         self._client = client
         self._merge_url: Any = client._merge_url
         self._known: weakref.WeakKeyDictionary[type, bool] = weakref.WeakKeyDictionary()
-        self.json: Any = getattr(import_module(f"{stack.name}._content"), "encode_json", None)
 
     def is_stock(self, kind: type) -> bool:
         """Whether clients of this kind merge as the stack's own do, netkit's memory of URLs aside."""
@@ -90,7 +90,7 @@ class _Template:
 
     __slots__ = ("fields", "length", "url")
 
-    def __init__(self, url: Any, fields: list[tuple[bytes, bytes]], length: int | None) -> None:
+    def __init__(self, url: Any, fields: list[Field], length: int | None) -> None:
         self.url = url
         self.fields = fields
         self.length = length
@@ -110,18 +110,21 @@ class Builder:
         key = self._key(client, native, method, url, options)
         if key is None:
             return native(method, url, **options)
-        headers, base = client.headers.raw, client.base_url
+        making = self._building.making
+        headers, base = making.fields(client.headers), client.base_url
         known_headers, known_base, known = self._kept
         if known_base is not base or known_headers != headers:
             known = {}
-            self._kept = (headers, base, known)
-        if key in known:
-            template = known[key]
-            if template is None:
-                return native(method, url, **options)
-            return self._from(template, client, method, options)
+            self._kept = (headers.copy(), base, known)
+        template = known.get(key, _UNKNOWN)
+        if template is None:
+            return native(method, url, **options)
+        if template is not _UNKNOWN:
+            made = self._from(template, client, method, options)
+            return native(method, url, **options) if made is None else made
+        headers = headers.copy()
         made = native(method, url, **options)
-        if client.headers.raw == headers:
+        if making.fields(client.headers) == headers:
             # Nobody has changed them meanwhile, in another thread.
             if len(known) >= MAX_TEMPLATES:
                 known.clear()
@@ -136,51 +139,52 @@ class Builder:
         for name, value in options.items():
             if value is None or name == "timeout":
                 continue
-            if kind or not (
-                (name == "json" and building.json is not None)
-                or (name == "content" and type(value) is bytes and value)
-            ):
+            if kind or not (name == "json" or (name == "content" and type(value) is bytes and value)):
                 return None
             kind = name
         if getattr(native, "__func__", None) is not building.build or not building.is_stock(type(client)):
             return None
-        return None if client.params or client.cookies else (method, url, kind)
+        if client.params or client.cookies or not building.making.works():
+            return None
+        return method, url, kind
 
     def _learned(
-        self, client: Any, method: str, client_headers: list[tuple[bytes, bytes]], options: dict[str, Any], made: Any
+        self, client: Any, method: str, client_headers: list[Field], options: dict[str, Any], made: Any
     ) -> _Template | None:
-        if type(made.stream) is not self._building.bytes or any(k.lower() in _OWN_LENGTH for k, _ in client_headers):
+        if type(made.stream) is not self._building.bytes or any(name in _OWN_LENGTH for _, name, _ in client_headers):
             return None
-        fields = made.headers.raw
-        lengths = [index for index, (name, _) in enumerate(fields) if name.lower() == b"content-length"]
+        fields = self._building.making.fields(made.headers).copy()
+        lengths = [index for index, (_, name, _) in enumerate(fields) if name == b"content-length"]
         if len(lengths) > 1:
             return None
         template = _Template(made.url, fields, lengths[0] if lengths else None)
         again = self._from(template, client, method, options)
-        same = (
-            (again.method, again.url, again.headers.raw, again.extensions, again.content)
-            == (made.method, made.url, fields, made.extensions, made.content)
-            and type(again.stream) is type(made.stream)
-            and again.__dict__.keys() == made.__dict__.keys()
-        )
-        return template if same else None
+        return template if again is not None and _seen(again) == _seen(made) else None
 
     def _from(self, template: _Template, client: Any, method: str, options: dict[str, Any]) -> Any:
+        """None where the stack's own way of encoding is not known."""
         building = self._building
-        stream: Any
+        content: bytes | None
         if (json := options.get("json")) is not None:
-            stream = building.json(json)[1]
+            content = building.making.json(json)
+            if content is None:
+                return None
         else:
-            stream = building.bytes(options.get("content") or b"")
+            content = options.get("content") or b""
         timeout = options.get("timeout", building.default)
         timeout = client.timeout if isinstance(timeout, building.unset) else building.timeout(timeout)
-        fields = template.fields
+        fields = template.fields.copy()
         if template.length is not None:
-            size = sum(map(len, stream))
-            fields = fields.copy()
-            fields[template.length] = (fields[template.length][0], b"%d" % size)
-        request = building.request(
-            method, template.url, headers=fields, extensions={"timeout": timeout.as_dict()}, stream=stream
+            name, lower, _ = fields[template.length]
+            fields[template.length] = (name, lower, b"%d" % len(content))
+        return building.making.request(
+            method.upper(), template.url, fields, {"timeout": timeout.as_dict()}, content
         )
-        request.read()
-        return request
+
+
+def _seen(request: Any) -> dict[str, Any]:
+    return {
+        **request.__dict__,
+        "headers": request.headers.__dict__,
+        "stream": (type(request.stream), b"".join(request.stream)),
+    }

@@ -24,6 +24,7 @@ from netkit_adapters.httpx.cookies import CookieSeam
 from netkit_adapters.httpx.driven import AsyncDriven, ClosingBackend, SyncDriven
 from netkit_adapters.httpx.exchanges import AsyncExchangeBody, NetworkInfo, SyncExchangeBody
 from netkit_adapters.httpx.failures import classify, to_native
+from netkit_adapters.httpx.making import Making
 from netkit_adapters.httpx.messages import Exchange, native_response, response_headers
 from netkit_adapters.httpx.origins import FoundAuths
 from netkit_adapters.httpx.reading import Reading
@@ -76,7 +77,8 @@ class Shapes:
         names = ("ConnectionPool", "HTTPProxy", "SOCKSProxy")
         self.core_pools = {getattr(core, f"{prefix}{name}") for name in names for prefix in ("", "Async")}
         self.cookies = CookieSeam(native.Cookies)
-        self.building = Building(stack)
+        self.making = Making(stack)
+        self.building = Building(stack, self.making)
         self.merge_url: Any = stack.client._merge_url  # type: ignore[attr-defined]
         clients: tuple[Any, Any] = (stack.client, stack.async_client)
         self.singles = [getattr(client._send_single_request, "__code__", None) for client in clients]
@@ -98,6 +100,7 @@ class Wiring:
         self.exchanged = shapes.async_exchanged if asynchronous else shapes.sync_exchanged
         self.network_info = shapes.async_network if asynchronous else shapes.sync_network
         self.cookies = shapes.cookies
+        self.making = shapes.making
         self.single = shapes.singles[asynchronous]
         self.found_auths = FoundAuths(shapes.stack.native)
         self.abandoned: deque[NativeBody] = deque()

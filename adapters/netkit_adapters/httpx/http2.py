@@ -224,11 +224,11 @@ def _respond(wiring: Wiring, outcome: Any) -> Response:
     """The neutral response, with the native one inside it."""
     status, headers = outcome.status, outcome.headers
     body = wiring.exchanged(outcome, headers, wiring)
-    native = wiring.stack.native.Response(
+    native = wiring.making.response(
         status,
-        headers=headers,
-        stream=body,
-        extensions={
+        headers,
+        body,
+        {
             "http_version": b"HTTP/2",
             "reason_phrase": _phrase(status),
             "stream_id": outcome.stream_id,
