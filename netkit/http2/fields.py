@@ -8,7 +8,7 @@ Rules of this file:
 from __future__ import annotations
 
 import re
-from typing import Final
+from typing import Any, Final, TypeAlias
 
 from netkit.errors import FailureKind, TransportError, Verdict
 from netkit.headers import SECRET_HEADERS
@@ -17,43 +17,60 @@ from netkit.http2.protocol import Header
 
 __all__ = ["request_fields"]
 
-_DROPPED: Final = frozenset(
-    {b"connection", b"keep-alive", b"proxy-connection", b"transfer-encoding", b"upgrade", b"http2-settings", b"host"}
-)
+_CLOSER: Final = frozenset(
+    (b"connection", b"keep-alive", b"proxy-connection", b"transfer-encoding", b"upgrade", b"http2-settings", b"host",
+     b"te", b"content-length")
+)  # fmt: skip
+_Checked: TypeAlias = "tuple[()] | Header | tuple[bytes, bytes, Any]"
 _TOKEN: Final = re.compile(rb"[!#$%&'*+\-.^_`|~0-9a-z]+")
 _BAD_VALUE: Final = b"\x00\r\n"
 _BAD_TARGET: Final = re.compile(rb"[\x00-\x20\x7f]")
 
 _names: dict[bytes, bytes] = {}
-"""Names seen before, to their form on the wire; b"" for those that need a closer look."""
-_known: dict[Header, Header] = {}
-"""Whole fields seen before, to their valid form; secrets never."""
+"""Names seen before, to their form on the wire."""
+_known: dict[Header, _Checked] = {}
+"""Whole fields seen before, to what was found out about them; secrets never."""
 _targets: set[bytes] = {b"GET", b"POST", b"PUT", b"HEAD", b"DELETE", b"PATCH", b"OPTIONS", b"http", b"https"}
 """Methods, schemes, authorities and paths seen before and found valid."""
 _LIMIT: Final = 2048
 _SECRET: Final = frozenset(name.encode() for name in SECRET_HEADERS)
 
 
-def _field(field: Header) -> Header | None:
-    """A field as it goes on the wire; None for one that needs a closer look. Remembers what it has checked."""
+def _field(field: Header) -> _Checked:
+    """A field as it goes on the wire, with a third member where the others decide about it too; () where it does not
+    go at all. Remembers what it has checked."""
     raw, value = field
     name = _names.get(raw)
     if name is None:
         name = raw.lower()
         if not _TOKEN.fullmatch(name):
             raise _invalid("a header name holds a character that HTTP does not allow")
-        if name in _DROPPED or name in (b"te", b"content-length"):
-            name = b""
         if len(_names) < _LIMIT:
             _names[raw] = name
-    if not name:
-        return None
-    result = (name, _value(value))
+    result = (name, _value(value)) if name not in _CLOSER else _closer(name, value)
     if name not in _SECRET and len(value) < 200:
         if len(_known) >= _LIMIT:
             _known.clear()  # rather than an order of use: values that never recur must not cost more
         _known[field] = result
     return result
+
+
+def _closer(name: bytes, value: bytes) -> _Checked:
+    """Fields that concern the connection, or the message as a whole."""
+    if name == b"host":
+        if _BAD_TARGET.search(value):
+            raise _invalid("the Host header holds a character that HTTP does not allow")
+        return (b":authority", value, None) if value else ()
+    if name == b"content-length":
+        if not value.isdigit():
+            raise _invalid("content-length is not one number")
+        return name, value, int(value)
+    if name == b"te":
+        return (name, b"trailers") if b"trailers" in value.lower() else ()
+    if name == b"connection":
+        listed = {token.strip() for token in value.lower().split(b",")} - {b"te", b"close", b"keep-alive", b""}
+        return (name, value, listed) if listed else ()
+    return ()
 
 
 def _check_target(request: H2Request) -> None:
@@ -88,18 +105,16 @@ def request_fields(request: H2Request) -> tuple[list[Header], int | None]:
         (b":path", path),
     ]
     add, known = fields.append, _known
-    special: list[Header] | None = None
+    closer: list[Any] = []
     for field in request.headers:
-        valid = known.get(field)
-        if valid is None:
-            valid = _field(field)
-        if valid is not None:
-            add(valid)
-        elif special is None:
-            special = [(field[0].lower(), field[1])]
-        else:
-            special.append((field[0].lower(), field[1]))
-    return fields, None if special is None else _special(special, fields)
+        checked = known.get(field)
+        if checked is None:
+            checked = _field(field)
+        if len(checked) == 2:
+            add(checked)
+        elif checked:
+            closer.append(checked)
+    return fields, _fold(closer, fields) if closer else None
 
 
 def _value(value: bytes) -> bytes:
@@ -108,25 +123,17 @@ def _value(value: bytes) -> bytes:
     return value.strip(b" \t")
 
 
-def _special(special: list[Header], fields: list[Header]) -> int | None:
-    """Fold in what needs a closer look: host, te, content-length, and the names that Connection lists."""
+def _fold(closer: list[tuple[bytes, bytes, Any]], fields: list[Header]) -> int | None:
+    """Fold in what others decide about too: host, content-length, and the names that Connection lists."""
     length: int | None = None
-    for name, value in special:
-        if name == b"host":
-            if _BAD_TARGET.search(value):
-                raise _invalid("the Host header holds a character that HTTP does not allow")
-            if value:
-                fields[2] = (b":authority", value)
+    for name, value, what in closer:
+        if name == b":authority":
+            fields[2] = (name, value)
         elif name == b"content-length":
             fields.append((name, value))
-            if not value.isdigit() or (length is not None and length != int(value)):
+            if length is not None and length != what:
                 raise _invalid("content-length is not one number")
-            length = int(value)
-        elif name == b"te":
-            if b"trailers" in value.lower():
-                fields.append((name, b"trailers"))
-        elif name == b"connection":
-            listed = {token.strip() for token in value.lower().split(b",")} - {b"te", b"close", b"keep-alive"}
-            if listed:
-                fields[4:] = [field for field in fields[4:] if field[0] not in listed]
+            length = what
+        else:
+            fields[4:] = [field for field in fields[4:] if field[0] not in what]
     return length

@@ -20,6 +20,8 @@ from collections.abc import Callable
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from netkit_adapters.httpx.urls import Addresses
+
 if TYPE_CHECKING:
     from netkit_adapters.httpx.making import Field, Making
     from netkit_adapters.httpx.stack import Stack
@@ -99,9 +101,10 @@ class _Template:
 class Builder:
     """The templates of one client. Safe from any thread."""
 
-    __slots__ = ("_building", "_kept")
+    __slots__ = ("_building", "_kept", "addresses")
 
     def __init__(self, building: Building) -> None:
+        self.addresses = Addresses()
         self._building = building
         self._kept: tuple[Any, Any, dict[Any, _Template | None]] = (None, None, {})
 
@@ -159,7 +162,10 @@ class Builder:
             return None
         template = _Template(made.url, fields, lengths[0] if lengths else None)
         again = self._from(template, client, method, options)
-        return template if again is not None and _seen(again) == _seen(made) else None
+        if again is None or _seen(again) != _seen(made):
+            return None
+        self.addresses.keep(template.url)
+        return template
 
     def _from(self, template: _Template, client: Any, method: str, options: dict[str, Any]) -> Any:
         """None where the stack's own way of encoding is not known."""
@@ -177,9 +183,7 @@ class Builder:
         if template.length is not None:
             name, lower, _ = fields[template.length]
             fields[template.length] = (name, lower, b"%d" % len(content))
-        return building.making.request(
-            method.upper(), template.url, fields, {"timeout": timeout.as_dict()}, content
-        )
+        return building.making.request(method.upper(), template.url, fields, {"timeout": timeout.as_dict()}, content)
 
 
 def _seen(request: Any) -> dict[str, Any]:

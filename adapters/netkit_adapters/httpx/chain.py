@@ -21,6 +21,7 @@ from netkit.flow import run_sync
 from netkit.messages import Request, Response
 from netkit_adapters.httpx.building import Building
 from netkit_adapters.httpx.cookies import CookieSeam
+from netkit_adapters.httpx.dispatch import Dispatch
 from netkit_adapters.httpx.driven import AsyncDriven, ClosingBackend, SyncDriven
 from netkit_adapters.httpx.exchanges import AsyncExchangeBody, NetworkInfo, SyncExchangeBody
 from netkit_adapters.httpx.failures import classify, to_native
@@ -31,6 +32,7 @@ from netkit_adapters.httpx.reading import Reading
 from netkit_adapters.httpx.routes import Seams
 from netkit_adapters.httpx.stack import Stack
 from netkit_adapters.httpx.streams import AsyncBody, NativeBody, ReadBody, SyncBody, Synthetic
+from netkit_adapters.httpx.urls import Addresses
 
 if TYPE_CHECKING:
     from netkit.edge import Edge
@@ -79,6 +81,7 @@ class Shapes:
         self.cookies = CookieSeam(native.Cookies)
         self.making = Making(stack)
         self.building = Building(stack, self.making)
+        self.dispatch = tuple(Dispatch(stack, asynchronous=world) for world in (False, True))
         self.merge_url: Any = stack.client._merge_url  # type: ignore[attr-defined]
         clients: tuple[Any, Any] = (stack.client, stack.async_client)
         self.singles = [getattr(client._send_single_request, "__code__", None) for client in clients]
@@ -101,6 +104,7 @@ class Wiring:
         self.network_info = shapes.async_network if asynchronous else shapes.sync_network
         self.cookies = shapes.cookies
         self.making = shapes.making
+        self.addresses = Addresses()
         self.single = shapes.singles[asynchronous]
         self.found_auths = FoundAuths(shapes.stack.native)
         self.abandoned: deque[NativeBody] = deque()

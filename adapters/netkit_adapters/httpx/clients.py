@@ -94,6 +94,7 @@ def rewire(
         previous.edge.close()
     wiring = wire(shapes, client, plugins=plugins, config=config, explicit_limits=explicit_limits, supplied=supplied)
     wiring.tls = client.__dict__.get("_netkit_tls")
+    wiring.addresses = client._netkit_builder.addresses
     return wiring
 
 

@@ -14,16 +14,17 @@ __all__ = ["CookieSeam", "Received"]
 class CookieSeam:
     """What the cookies of one stack are at import. A class, a jar or a method of somebody else's is always asked."""
 
-    __slots__ = ("_cookies", "_extract")
+    __slots__ = ("_cookies", "_extract", "_jars")
 
     def __init__(self, cookies: Any) -> None:
         self._cookies = cookies
+        self._jars = (CookieJar, type(cookies().jar))
         self._extract = cookies.extract_cookies
 
     def received(self, cookies: Any) -> Any:
         """What takes the place of `cookies` for `extract_cookies`."""
         kind = type(cookies)
-        if kind is self._cookies and kind.extract_cookies is self._extract and type(cookies.jar) is CookieJar:
+        if kind is self._cookies and kind.extract_cookies is self._extract and type(cookies.jar) in self._jars:
             return Received(cookies)
         return cookies
 

@@ -28,6 +28,7 @@ from netkit.messages import Body, Response
 from netkit_adapters.httpx.chain import reap, reap_async
 from netkit_adapters.httpx.messages import response_headers
 from netkit_adapters.httpx.negotiation import Negotiation
+from netkit_adapters.httpx.urls import Address
 
 if TYPE_CHECKING:
     from netkit.http2.port import StackEngine
@@ -66,7 +67,8 @@ class HttpxHttp2:
         route = self._routes.find(transport, exchange.pick)
         if route is None:
             return None
-        scheme = url.raw_scheme
+        address = exchange.address if url is exchange.address.url else Address(url)
+        scheme = address.scheme
         if scheme != b"https" and not (
             scheme == b"http" and route.proxy is None and (prior_knowledge or route.cleartext)
         ):
@@ -76,7 +78,7 @@ class HttpxHttp2:
             return None
         # httpcore does not pass it on through a tunnel.
         name = request.extensions.get("server_hostname") or asked.get("sni_hostname")
-        place = route.place(url, scheme, name if route.proxy is None else None)
+        place = route.place(address, name if route.proxy is None else None)
         if self._http1 and self._knows_http1(place):
             return None
         if headers is None:
@@ -106,7 +108,7 @@ class HttpxHttp2:
             place.connect,
             method,
             place.authority,
-            asked.get("target") or url.raw_path,
+            asked.get("target") or address.path,
             headers,
             content or None,
             scheme=scheme,

@@ -2,8 +2,8 @@
 
 Rules of this file:
 
-- What is made here is what the stack's own constructor makes. That this is so is tried at import, for each stack; where
-  it is not, and where a constructor has been replaced since, the constructor is called.
+- What is made here is what the stack's own constructor makes. That this is so is tried at import, for each stack;
+  where it is not, and where a constructor has been replaced since, the constructor is called.
 """
 
 from __future__ import annotations
@@ -50,9 +50,7 @@ class Making:
         found: list[Field] = headers._list
         return found
 
-    def request(
-        self, method: str, url: Any, fields: list[Field], extensions: dict[str, Any], content: bytes
-    ) -> Any:
+    def request(self, method: str, url: Any, fields: list[Field], extensions: dict[str, Any], content: bytes) -> Any:
         """A request that was built with `content` and has been read."""
         made = _new(self._request)
         made.method = method
@@ -65,9 +63,7 @@ class Making:
         made._content = content
         return made
 
-    def response(
-        self, status: int, pairs: list[tuple[bytes, bytes]], stream: Any, extensions: dict[str, Any]
-    ) -> Any:
+    def response(self, status: int, pairs: list[tuple[bytes, bytes]], stream: Any, extensions: dict[str, Any]) -> Any:
         """A response as a transport makes it; names in `pairs` are in lower case, as HTTP/2 has them."""
         if not self.works():
             return self._response(status, headers=pairs, stream=stream, extensions=extensions)
@@ -104,7 +100,9 @@ class Making:
         try:
             own = self._response(201, headers=pairs, stream=stream, extensions=asked)
             ours = self.response(201, pairs, stream, {"a": 1})
-            built = self._request("PUT", "http://host.test/", headers=[(b"X-A", b"1")], stream=stream, extensions=asked)
+            built = self._request(
+                "PUT", "http://host.test/", headers=[(b"X-A", b"1")], stream=stream, extensions=asked
+            )
             built.read()
             made = self.request("PUT", built.url, [(b"X-A", b"x-a", b"1")], {"a": 1}, b"abc")
         except (AttributeError, TypeError):

@@ -56,6 +56,7 @@ class Exchange:
         "_before",
         "_headers",
         "_hops",
+        "address",
         "attempted",
         "body",
         "call",
@@ -81,7 +82,8 @@ class Exchange:
         self.instead: tuple[Body, Body] | None = None
         self._headers: Headers | None = None
         self._hops: Hops | None = None
-        self.url = str(native.url)
+        self.address = self.wiring.addresses.of(native.url)
+        self.url = self.address.text
         self.body = body_of(self.wiring.stack, native)
         self.timeout = _timeout(native.extensions.get("timeout"))
         extensions: dict[str, Any] = {}
@@ -113,6 +115,7 @@ class Exchange:
         """See `Request.detach`."""
         apart = Exchange(self.wiring, self.transport, self.pick)
         apart.native, apart.url, apart.body, apart.timeout = self.native, self.url, self.body, self.timeout
+        apart.address = self.address
         no_call: Any = None
         apart._headers, apart.attempted, apart.instead = self._headers, False, None
         apart.misdirected = False

@@ -28,6 +28,7 @@ class Reading:
         native = stack.native
         self._response: Any = native.Response
         self._reads = (native.Response.read, native.Response.aread)
+        self._closes = (native.Response.close, native.Response.aclose)
         self._sends = tuple(getattr(client, "send", None) for client in (stack.client, stack.async_client))
         client: Any = import_module(f"{stack.name}._client")
         self._bound = tuple(getattr(client, f"Bound{world}Stream", None) for world in ("Sync", "Async"))
@@ -41,10 +42,11 @@ class Reading:
             self._works
             and getattr(send, "__func__", None) is self._sends[asynchronous]
             and (response.aread if asynchronous else response.read) is self._reads[asynchronous]
+            and (response.aclose if asynchronous else response.close) is self._closes[asynchronous]
         )
 
     def take(self, response: Any, *, asynchronous: bool) -> bool:
-        """Read the whole body of `response`, which is then to be closed. False where the stack has to read it."""
+        """Read the whole body of `response`, whose stream is then to be closed. False: the stack has to read it."""
         stream = response.stream
         if type(response) is not self._response or type(stream) is not self._bound[asynchronous]:
             return False
@@ -53,7 +55,7 @@ class Reading:
             type(body) is not self._exchanged[asynchronous]
             or not body.is_whole()
             or response.is_closed
-            or "content-encoding" in response.headers
+            or _is_encoded(response.headers.raw)
         ):
             return False
         self._fill(response, body.take())
@@ -64,14 +66,21 @@ class Reading:
         response.is_stream_consumed = True
         response._num_bytes_downloaded = len(content)
         response._content = content
+        response.is_closed = True
 
     def _is_right(self, stack: Stack) -> bool:
         """Whether a response filled here looks as one that the stack has read."""
         read, filled = (self._response(200, stream=stack.byte_stream(b"abc")) for _ in range(2))
         read.read()
         self._fill(filled, b"abc")
-        filled.close()
         ours, own = filled.__dict__, read.__dict__
         return {k: v for k, v in own.items() if k not in ("_decoder", "stream", "headers")} == {
             k: v for k, v in ours.items() if k not in ("stream", "headers")
         }
+
+
+def _is_encoded(fields: list[tuple[bytes, bytes]]) -> bool:
+    for name, _ in fields:  # noqa: SIM110 - a generator costs more than what it asks
+        if len(name) == 16 and name.lower() == b"content-encoding":
+            return True
+    return False

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from netkit.http2 import Http2Options
     from netkit_adapters.httpx.pool import HttpcorePool
     from netkit_adapters.httpx.stack import Stack
+    from netkit_adapters.httpx.urls import Address
 
 __all__ = ["Place", "Route", "Routes", "Seams"]
 
@@ -59,20 +60,20 @@ class Route:
         self.cleartext: bool = proxy is None and pool._http2 and not pool._http1
         self._places: dict[tuple[Any, ...], Place] = {}
 
-    def place(self, url: Any, scheme: bytes, server_hostname: str | None) -> Place:
-        """The place that `url` names; `server_hostname` is what TLS asks for and verifies, None: the host."""
-        key = (scheme, url.raw_host, url.port, server_hostname)
+    def place(self, address: Address, server_hostname: str | None) -> Place:
+        """The place that `address` names; `server_hostname` is what TLS asks for and verifies, None: the host."""
+        key = (address.scheme, address.host, address.port, server_hostname)
         place = self._places.get(key)
         if place is None:
             if len(self._places) >= MAX_PLACES:
                 self._places.clear()
-            place = self._places.setdefault(key, self._made(url, scheme, server_hostname))
+            place = self._places.setdefault(key, self._made(address, server_hostname))
         return place
 
-    def _made(self, url: Any, scheme: bytes, server_hostname: str | None) -> Place:
-        host = url.raw_host.decode("ascii")
+    def _made(self, address: Address, server_hostname: str | None) -> Place:
+        scheme, host = address.scheme, address.host.decode("ascii")
         secure = scheme == b"https"
-        port = url.port or (443 if secure else 80)
+        port = address.port or (443 if secure else 80)
         connect = ConnectSpec(
             host,
             port,
@@ -81,7 +82,7 @@ class Route:
             proxy=self.proxy,
         )
         key = (scheme, host, port, self.offering if secure else None, server_hostname, self.proxy)
-        return Place(key, connect, url.netloc, scheme)
+        return Place(key, connect, address.url.netloc, scheme)
 
 
 class Seams:

@@ -1,10 +1,10 @@
-"""URLs that a client has merged before: parsing one again costs a tenth of a small call.
+"""URLs that a client has used before: parsing one again, or asking it for its parts, costs a tenth of a small call.
 
 Rules of this file:
 
 - Kept is what the stack's own `_merge_url` gave, for a text and a base URL; a client with another `_merge_url` under
   netkit's is asked each time.
-- The stack's URLs never change: each request makes one of its own of what it is given.
+- The stack's URLs never change.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-__all__ = ["MergedUrls"]
+__all__ = ["Address", "Addresses", "MergedUrls"]
 
 MAX_URLS: Final = 256
 """Texts kept per client; beyond it they are parsed anew."""
@@ -46,3 +46,37 @@ class MergedUrls:
                     known.clear()
                 known[url] = found
         return found
+
+
+class Address:
+    """What is asked of a URL for each request."""
+
+    __slots__ = ("host", "path", "port", "scheme", "text", "url")
+
+    def __init__(self, url: Any) -> None:
+        self.url = url
+        self.text = str(url)
+        self.scheme: bytes = url.raw_scheme
+        self.host: bytes = url.raw_host
+        self.port: int | None = url.port
+        self.path: bytes = url.raw_path
+
+
+class Addresses:
+    """The addresses of URL objects that come again. Safe from any thread."""
+
+    __slots__ = ("_kept",)
+
+    def __init__(self) -> None:
+        self._kept: dict[int, Address] = {}
+
+    def keep(self, url: Any) -> None:
+        """`url` itself, not only its like, will be used again."""
+        if len(self._kept) >= MAX_URLS:
+            self._kept.clear()
+        self._kept[id(url)] = Address(url)
+
+    def of(self, url: Any) -> Address:
+        # By id: what is kept holds its URL, so that no other can come to have it.
+        known = self._kept.get(id(url))
+        return known if known is not None and known.url is url else Address(url)

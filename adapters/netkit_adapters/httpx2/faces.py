@@ -74,10 +74,15 @@ class Client(BaseClient):
         send, reading = super().send, SHAPES.reading
         if stream or not reading.applies(send, asynchronous=False):
             return send(request, stream=stream, **options)
-        response = send(request, stream=True, **options)
+        response: Any
+        wiring, dispatch = self._netkit_wiring, SHAPES.dispatch[0]
+        if wiring.is_bare or not dispatch.applies(self, Client, super()._send_single_request, request, options):
+            response = send(request, stream=True, **options)
+        else:
+            response = dispatch.send(self, wiring, request, options)
         try:
             if reading.take(response, asynchronous=False):
-                response.close()
+                response.stream.close()
             else:
                 response.read()
         except BaseException:
@@ -161,10 +166,15 @@ class AsyncClient(BaseAsyncClient):
         send, reading = super().send, SHAPES.reading
         if stream or not reading.applies(send, asynchronous=True):
             return await send(request, stream=stream, **options)
-        response = await send(request, stream=True, **options)
+        response: Any
+        wiring, dispatch = self._netkit_wiring, SHAPES.dispatch[1]
+        if wiring.is_bare or not dispatch.applies(self, AsyncClient, super()._send_single_request, request, options):
+            response = await send(request, stream=True, **options)
+        else:
+            response = await dispatch.asend(self, wiring, request, options)
         try:
             if reading.take(response, asynchronous=True):
-                await response.aclose()
+                await response.stream.aclose()
             else:
                 await response.aread()
         except BaseException:
