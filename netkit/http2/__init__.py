@@ -12,9 +12,10 @@ from __future__ import annotations
 from netkit.http2.engine import Engine
 from netkit.http2.exchange import Exchange
 from netkit.http2.options import ConnectSpec, H2Request, Http1Only, Http2Options, ProxySpec
-from netkit.http2.portal import SyncEngine, SyncExchange
 from netkit.http2.protocol import Code
 from netkit.http2.reactor import EngineStats
+from netkit.http2.sync_engine import SyncEngine
+from netkit.http2.sync_exchange import SyncExchange
 
 __all__ = [
     "Code",

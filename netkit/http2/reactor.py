@@ -100,6 +100,8 @@ class Reactor:
         self.counters = Counters()
         self.pools: dict[Hashable, Pool] = {}
         self.closed = False
+        self.soon: Callable[[Callable[[], None]], object] = loop.call_soon
+        """Runs what writes: at the end of a turn, or behind a batch of hand-overs."""
         self._sweep_at = MAX_KEYS
         self._http1 = http1
         self._dirty: list[Connection] = []
@@ -147,7 +149,7 @@ class Reactor:
         self._dirty.append(connection)
         if not self._flushing:
             self._flushing = True
-            self.loop.call_soon(self.flush)
+            self.soon(self.flush)
 
     def flush(self) -> None:
         """Write what has been queued."""

@@ -205,7 +205,7 @@ class _AsyncPump:
 
 
 class Fed:
-    """A body that its owner pushes from elsewhere (a thread, through the portal); see `netkit.http2.portal`."""
+    """A body that its owner pushes from elsewhere: from a thread, see `netkit.http2.sync_exchange`."""
 
     __slots__ = ("_backlog", "_end", "_joiner", "_on_room", "again")
 

@@ -18,8 +18,8 @@ from typing import Any
 import pytest
 
 from netkit.errors import BodyClosed, FailureKind, TransportError, Verdict
-from netkit.http2 import Engine, Http1Only, Http2Options
-from netkit.http2.portal import SyncEngine, portal
+from netkit.http2 import Engine, Http1Only, Http2Options, SyncEngine
+from netkit.http2.portal import portal
 from netkit.http2.protocol import Code
 from netkit.runtime import Threads
 from tests.http2.scripted import Conn, Script, request_to
@@ -368,14 +368,12 @@ def test_ctrl_c_interrupts_a_wait_and_resets_the_stream(serve: Any) -> None:
 
 def test_a_burst_wakes_the_loop_once(serve: Any, sync_engine_for: Any) -> None:
     server, engine = serve(Held()), sync_engine_for()
-    call_soon_threadsafe = portal().loop.call_soon_threadsafe
-    wakes: list[Any] = []
-    portal().loop.call_soon_threadsafe = (  # type: ignore[method-assign]
-        lambda *args, **kw: (wakes.append(args), call_soon_threadsafe(*args, **kw))[1]
-    )
+    loop, ring, wakes = portal().loop, portal()._ring, list[int]()
+    assert ring is not None
+    portal()._ring = lambda: (wakes.append(1), ring())[1]
     block = threading.Event()
     try:
-        call_soon_threadsafe(block.wait)
+        loop.call_soon_threadsafe(block.wait)
         threads = [threading.Thread(target=call, args=(engine, request_to(server.port, f"/{i}"))) for i in range(20)]
         for thread in threads:
             thread.start()
@@ -383,7 +381,7 @@ def test_a_burst_wakes_the_loop_once(serve: Any, sync_engine_for: Any) -> None:
             time.sleep(0.001)
     finally:
         block.set()
-        del portal().loop.call_soon_threadsafe
+        portal()._ring = ring
     assert len(wakes) == 1
     server.wait(lambda: len(server.entries("headers")) == 20)
     conn = server.connections[0]
