@@ -56,6 +56,8 @@ class Stream:
     body_iter: Any = None
     pumping: Any = None
     queued = 0
+    large = False
+    """Its body is one of those that prefer a connection of their own."""
     uploaded = 0
     upload_done = False
     headers: list[Header]

@@ -8,6 +8,7 @@ Rules of this file:
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Any, Final, TypeAlias
 
 from netkit.errors import FailureKind, TransportError, Verdict
@@ -21,41 +22,50 @@ _CLOSER: Final = frozenset(
     (b"connection", b"keep-alive", b"proxy-connection", b"transfer-encoding", b"upgrade", b"http2-settings", b"host",
      b"te", b"content-length")
 )  # fmt: skip
-_Checked: TypeAlias = "tuple[()] | Header | tuple[bytes, bytes, Any]"
+_Folded: TypeAlias = "tuple[()] | tuple[bytes, bytes, Any]"
 _TOKEN: Final = re.compile(rb"[!#$%&'*+\-.^_`|~0-9a-z]+")
 _BAD_VALUE: Final = b"\x00\r\n"
 _BAD_TARGET: Final = re.compile(rb"[\x00-\x20\x7f]")
 
-_names: dict[bytes, bytes] = {}
-"""Names seen before, to their form on the wire."""
-_known: dict[Header, _Checked] = {}
-"""Whole fields seen before, to what was found out about them; secrets never."""
+_known: dict[Header, Header] = {}
+"""Whole fields seen before, to their valid form; secrets never."""
+_folded: dict[Header, _Folded] = {}
+"""Fields that concern the connection, or the message as a whole, to what follows from them."""
+_secrets: dict[bytes, bytes] = {}
+"""Names of secret fields, as callers spell them, to their form on the wire."""
 _targets: set[bytes] = {b"GET", b"POST", b"PUT", b"HEAD", b"DELETE", b"PATCH", b"OPTIONS", b"http", b"https"}
 """Methods, schemes, authorities and paths seen before and found valid."""
 _LIMIT: Final = 2048
 _SECRET: Final = frozenset(name.encode() for name in SECRET_HEADERS)
 
 
-def _field(field: Header) -> _Checked:
-    """A field as it goes on the wire, with a third member where the others decide about it too; () where it does not
-    go at all. Remembers what it has checked."""
+def _field(field: Header, add: Callable[[Header], None]) -> _Folded:
+    """Look at a field for the first time: `add` it, or give what follows from it. Remembers both."""
     raw, value = field
-    name = _names.get(raw)
-    if name is None:
-        name = raw.lower()
-        if not _TOKEN.fullmatch(name):
-            raise _invalid("a header name holds a character that HTTP does not allow")
-        if len(_names) < _LIMIT:
-            _names[raw] = name
-    result = (name, _value(value)) if name not in _CLOSER else _closer(name, value)
-    if name not in _SECRET and len(value) < 200:
-        if len(_known) >= _LIMIT:
-            _known.clear()  # rather than an order of use: values that never recur must not cost more
-        _known[field] = result
-    return result
+    name = raw.lower()
+    if not _TOKEN.fullmatch(name):
+        raise _invalid("a header name holds a character that HTTP does not allow")
+    if name in _CLOSER:
+        folded = _closer(name, value)
+        if len(value) < 200:
+            _remember(_folded, field, folded)
+        return folded
+    valid = (name, _value(value))
+    if name in _SECRET:
+        _remember(_secrets, raw, name)
+    elif len(value) < 200:
+        _remember(_known, field, valid)
+    add(valid)
+    return ()
 
 
-def _closer(name: bytes, value: bytes) -> _Checked:
+def _remember(memory: dict[Any, Any], key: Any, value: Any) -> None:
+    if len(memory) >= _LIMIT:
+        memory.clear()  # rather than an order of use: values that never recur must not cost more
+    memory[key] = value
+
+
+def _closer(name: bytes, value: bytes) -> _Folded:
     """Fields that concern the connection, or the message as a whole."""
     if name == b"host":
         if _BAD_TARGET.search(value):
@@ -66,7 +76,7 @@ def _closer(name: bytes, value: bytes) -> _Checked:
             raise _invalid("content-length is not one number")
         return name, value, int(value)
     if name == b"te":
-        return (name, b"trailers") if b"trailers" in value.lower() else ()
+        return (name, b"trailers", None) if b"trailers" in value.lower() else ()
     if name == b"connection":
         listed = {token.strip() for token in value.lower().split(b",")} - {b"te", b"close", b"keep-alive", b""}
         return (name, value, listed) if listed else ()
@@ -104,17 +114,26 @@ def request_fields(request: H2Request) -> tuple[list[Header], int | None]:
         (b":authority", authority),
         (b":path", path),
     ]
-    add, known = fields.append, _known
-    closer: list[Any] = []
+    add, known, secrets = fields.append, _known, _secrets
+    closer: list[tuple[bytes, bytes, Any]] | None = None
     for field in request.headers:
-        checked = known.get(field)
-        if checked is None:
-            checked = _field(field)
-        if len(checked) == 2:
-            add(checked)
-        elif checked:
-            closer.append(checked)
-    return fields, _fold(closer, fields) if closer else None
+        valid = known.get(field)
+        if valid is not None:
+            add(valid)
+            continue
+        name = secrets.get(field[0])
+        if name is not None:
+            add((name, _value(field[1])))
+            continue
+        folded = _folded.get(field)
+        if folded is None:
+            folded = _field(field, add)
+        if folded:
+            if closer is None:
+                closer = [folded]
+            else:
+                closer.append(folded)
+    return fields, None if closer is None else _fold(closer, fields)
 
 
 def _value(value: bytes) -> bytes:
@@ -124,11 +143,13 @@ def _value(value: bytes) -> bytes:
 
 
 def _fold(closer: list[tuple[bytes, bytes, Any]], fields: list[Header]) -> int | None:
-    """Fold in what others decide about too: host, content-length, and the names that Connection lists."""
+    """Fold in host, content-length, te, and the names that Connection lists."""
     length: int | None = None
     for name, value, what in closer:
         if name == b":authority":
             fields[2] = (name, value)
+        elif name == b"te":
+            fields.append((name, value))
         elif name == b"content-length":
             fields.append((name, value))
             if length is not None and length != what:

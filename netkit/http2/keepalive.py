@@ -64,6 +64,11 @@ class KeepAlive:
             pool.emit("ping", connection=self._connection.connection_id, rtt=pool.counters.ping_rtt)
             self.sent = 0.0
 
+    def is_fresh(self) -> bool:
+        """Whether an idle connection was read from so lately, and is so young, that it is used without a look."""
+        connection, now = self._connection, monotonic()
+        return now - connection.last_read < _STALE_AFTER and now < connection.retire_at
+
     def stale(self) -> bool:
         """True when an idle connection has something to read that the loop has not seen yet: perhaps its end."""
         connection = self._connection

@@ -98,19 +98,18 @@ class Pool:
 
     # --- requests come in
 
-    def is_upload(self, stream: Stream) -> bool:
-        size = stream.request.size
-        return size is not None and size > self._upload_size
-
     def submit(self, stream: Stream) -> None:
         """Start this request now, or queue it. Failures are told through the stream."""
         stream.pool = self
-        upload = stream.body is not None and self.is_upload(stream)
+        if stream.body is not None:
+            size = stream.request.size
+            stream.large = size is not None and size > self._upload_size
+        upload = stream.large
         if not self.waiting and not upload and self._packed:
-            # What `choose` would say, without asking: the oldest with room, if it is busy and has no large upload.
+            # What `choose` would say, without asking: the oldest with room, if it lives and has no large upload.
             for connection in self.connections:
                 if connection.open < connection.limit:
-                    if not connection.open or connection.uploads:
+                    if connection.uploads or not (connection.open or connection.alive.is_fresh()):
                         break
                     self._start(connection, stream)
                     return
@@ -187,14 +186,14 @@ class Pool:
                 dialing=self.dialing,
                 max_connections=options.max_connections,
                 spread=options.distribution == "spread",
-                upload=self.is_upload(stream),
+                upload=stream.large,
                 negotiated=self.negotiated,
                 waiting=len(self.waiting),
             )
             if choice.dial:
                 self.dialer.dial()
             if choice.use is None:
-                if self.is_upload(stream) and self._overtake():
+                if stream.large and self._overtake():
                     continue
                 return
             connection = self.connections[choice.use]
@@ -210,7 +209,7 @@ class Pool:
         """A stream of this connection has gone: whoever is first takes its place."""
         waiting = self.waiting
         while waiting and 0 < connection.open < connection.limit and not connection.uploads:
-            if self.is_upload(waiting[0]):
+            if waiting[0].large:
                 break
             self._start(connection, waiting.popleft())
         if waiting and connection.open < connection.limit:
@@ -219,14 +218,14 @@ class Pool:
     def _overtake(self) -> bool:
         """A large upload waits for a lane of its own: the others need not wait behind it."""
         for index, stream in enumerate(self.waiting):
-            if index and not self.is_upload(stream):
+            if index and not stream.large:
                 choice = choose(self.connections, dialing=self.dialing, max_connections=self.options.max_connections)
                 if choice.use is None or not self._fit(self.connections[choice.use]) or self._recheck:
                     return False
                 del self.waiting[index]
                 self._start(self.connections[choice.use], stream)
                 return True
-        if self.dialing < sum(map(self.is_upload, self.waiting)):
+        if self.dialing < sum(stream.large for stream in self.waiting):
             choice = choose(
                 self.connections,
                 dialing=self.dialing,
@@ -236,7 +235,7 @@ class Pool:
             )
             if choice.dial:
                 self.dialer.dial()
-                return self.dialing < sum(map(self.is_upload, self.waiting))
+                return self.dialing < sum(stream.large for stream in self.waiting)
         return False
 
     def _fit(self, connection: Connection) -> bool:

@@ -59,7 +59,7 @@ class Sending:
         """This stream has a body to send."""
         connection = self._connection
         connection.uploading[stream.stream_id] = stream
-        if connection.pool.is_upload(stream):
+        if stream.large:
             stream.uploaded = 1
             connection.uploads += 1
 

@@ -50,6 +50,25 @@ _EXTRA: Final[dict[str, Callable[[Any], Any]]] = {
 }
 
 
+def _ways(sock: socket.socket) -> tuple[Callable[[Any], int], Callable[[Any], int]]:
+    """How to read into a buffer, and how to send. Of an `ssl.SSLSocket` the methods of its OpenSSL object: its own
+    ask each time whether it is open, connected and in the right mode, which takes longer than to decrypt a record."""
+    inner: Any = getattr(sock, "_sslobj", None)
+    if not isinstance(sock, ssl.SSLSocket) or not hasattr(inner, "read") or not hasattr(inner, "write"):
+        return sock.recv_into, sock.send
+    read, suppress = inner.read, getattr(sock, "suppress_ragged_eofs", True)
+
+    def read_into(buffer: Any) -> int:
+        try:
+            return read(len(buffer), buffer)  # type: ignore[no-any-return]
+        except ssl.SSLEOFError:
+            if not suppress:
+                raise
+            return 0
+
+    return read_into, inner.write
+
+
 class SocketTransport:
     """The part of `asyncio.Transport` that a connection uses, over a connected socket.
 
@@ -72,6 +91,7 @@ class SocketTransport:
         self._protocol = protocol
         self._tls = tls
         self._wrapped = isinstance(sock, ssl.SSLSocket)
+        self._read, self._write = _ways(sock)
         self._buffer = bytearray()
         self._writing = False
         self._paused = False
@@ -128,7 +148,7 @@ class SocketTransport:
                 return
             buffer = self._protocol.get_buffer(-1)
             try:
-                size = self._receive(buffer) if self._wrapped else self._sock.recv_into(buffer[:_READ])
+                size = self._receive(buffer) if self._wrapped else self._read(buffer[:_READ])
             except _AGAIN:
                 return
             except OSError as error:
@@ -152,10 +172,11 @@ class SocketTransport:
         """A stack's own TLS socket gives one record at a time: join those that are there."""
         if self._read_error is not None:
             raise self._read_error
-        size = self._sock.recv_into(buffer)
+        read = self._read
+        size = read(buffer)
         if size:
             try:
-                while len(buffer) - size >= _READ and (more := self._sock.recv_into(buffer[size:])):
+                while len(buffer) - size >= _READ and (more := read(buffer[size:])):
                     size += more
             except _AGAIN:
                 pass
@@ -226,7 +247,7 @@ class SocketTransport:
             return
         if not self._writing and not self._wrapped:
             try:
-                sent = self._sock.send(data)
+                sent = self._write(data)
             except _AGAIN:
                 sent = 0
             except OSError as error:
@@ -245,7 +266,7 @@ class SocketTransport:
         buffer = self._buffer
         try:
             while buffer:
-                sent = self._sock.send(buffer)
+                sent = self._write(buffer)
                 del buffer[:sent]
         except _AGAIN:
             pass
