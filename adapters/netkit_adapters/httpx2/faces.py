@@ -71,12 +71,12 @@ class Client(BaseClient):
 
     @signed_as(BaseClient.send)
     def send(self, request: Any, *, stream: bool = False, **options: Any) -> Any:
-        send, reading = super().send, SHAPES.reading
+        send, single, reading = super().send, super()._send_single_request, SHAPES.reading
         if stream or not reading.applies(send, asynchronous=False):
             return send(request, stream=stream, **options)
         response: Any
         wiring, dispatch = self._netkit_wiring, SHAPES.dispatch[0]
-        if wiring.is_bare or not dispatch.applies(self, Client, super()._send_single_request, request, options):
+        if wiring is None or wiring.is_bare or not dispatch.applies(self, Client, single, request, options):
             response = send(request, stream=True, **options)
         else:
             response = dispatch.send(self, wiring, request, options)
@@ -163,12 +163,12 @@ class AsyncClient(BaseAsyncClient):
 
     @signed_as(BaseAsyncClient.send)
     async def send(self, request: Any, *, stream: bool = False, **options: Any) -> Any:
-        send, reading = super().send, SHAPES.reading
+        send, single, reading = super().send, super()._send_single_request, SHAPES.reading
         if stream or not reading.applies(send, asynchronous=True):
             return await send(request, stream=stream, **options)
         response: Any
         wiring, dispatch = self._netkit_wiring, SHAPES.dispatch[1]
-        if wiring.is_bare or not dispatch.applies(self, AsyncClient, super()._send_single_request, request, options):
+        if wiring is None or wiring.is_bare or not dispatch.applies(self, AsyncClient, single, request, options):
             response = await send(request, stream=True, **options)
         else:
             response = await dispatch.asend(self, wiring, request, options)
