@@ -42,6 +42,9 @@ class StackEngine(Protocol):
 class Http2Port(Protocol):
     """One session's side of HTTP/2."""
 
+    missing: str | None
+    """Why the installed version of the stack cannot carry HTTP/2, None where it can."""
+
     def engine(self, options: Http2Options, on_event: Callable[[str, dict[str, Any]], None]) -> StackEngine:
         """Make the engine of this kind of stack: for tasks, or for threads."""
         ...

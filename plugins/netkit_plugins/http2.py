@@ -26,6 +26,7 @@ from typing import Any, Literal
 import msgspec
 
 from netkit import fork, hookimpl
+from netkit.errors import ConfigError
 from netkit.events import ConnectionClosed, ConnectionOpened, GoAwayReceived, PingAnswered, WindowStalled
 from netkit.flow import Send
 from netkit.http2 import Http2Options as EngineOptions
@@ -116,6 +117,11 @@ class Http2:
         self._lock = threading.Lock()
         self._past = Http2Stats()
         fork.register(self)
+
+    def describe(self) -> dict[str, str]:
+        """See `netkit config`."""
+        missing = self._port.missing
+        return {} if missing is None else {"enabled": missing}
 
     def engine(self) -> StackEngine:
         """The engine in use; a session that is used again after its close gets a new one."""
@@ -246,6 +252,8 @@ def factory(options: Http2Options, context: Context) -> Any:
     """A transport for one session; without an HTTP/2 port, or switched off, it hands everything on."""
     if options.enabled is False or context.http2 is None:
         return _pass
+    if context.http2.missing is not None and options.enabled == "prior-knowledge":
+        raise ConfigError(f'http2.enabled = "prior-knowledge": {context.http2.missing}')
     return Http2(options, context, context.http2)
 
 

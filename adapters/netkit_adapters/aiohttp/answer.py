@@ -46,7 +46,6 @@ def _fits() -> bool:
         made >= {"writer", "continue100", "timer", "request_info", "traces", "loop", "session", "stream_writer"}
         and slots >= {"_buffer", "_buffer_offset", "_cursor", "_eof", "_eof_callbacks", "_size", "_timer", "_waiter"}
         and "max_decompress_size" in inspect.signature(DeflateBuffer.__init__).parameters
-        and hasattr(ClientRequest, "_upload_tracker")
         and hasattr(ClientResponse, "_response_eof")
         and hasattr(ClientResponse, "_raw_cookie_headers")
         and CLOSED is not None

@@ -32,7 +32,7 @@ _IN_MEMORY: Final = frozenset({BytesPayload, JsonPayload, StringPayload})
 _send: Final = ClientRequest.send
 _write: Final = ClientRequest.write_bytes
 _writer: Final = client_reqrep.StreamWriter  # type: ignore[attr-defined]
-_NEEDED: Final = frozenset({"_body", "_continue", "_upload_tracker", "response", "close", "terminate"})
+_NEEDED: Final = frozenset({"_body", "_continue", "response", "close", "terminate"})
 
 SUPPORTED: Final = (
     frozenset(dir(ClientRequest)) >= _NEEDED
@@ -84,7 +84,7 @@ class DirectRequest(ClientRequest):
             or protocol.writing_paused  # type: ignore[union-attr]
             or self._continue is not None
             or self._traces
-            or self._upload_tracker is not None
+            or getattr(self, "_upload_tracker", None) is not None
             or self.compress
             or self.chunked is not None
             or self.proxy

@@ -68,7 +68,7 @@ def is_ordinary(req: ClientRequest, session: Any) -> bool:
         type(req) in _ORDINARY
         and "send" not in req.__dict__
         and req.version is HttpVersion11
-        and req._upload_tracker is None
+        and getattr(req, "_upload_tracker", None) is None
         and req.method != hdrs.METH_CONNECT
         and req.response_class.start is _start
         and session._max_field_size == 8190

@@ -60,6 +60,12 @@ def _parts(url: URL) -> tuple[str, str, int, bytes, bytes] | None:
 class AiohttpHttp2:
     """`netkit.http2.port.Http2Port` for one aiohttp session."""
 
+    missing: str | None = (
+        None
+        if SUPPORTED
+        else f"HTTP/2 under aiohttp needs aiohttp 3.14 as netkit knows it; this is {aiohttp.__version__}"
+    )
+
     def __init__(self) -> None:
         self._offers = Offers()
         self._negotiation = Negotiation()

@@ -37,6 +37,8 @@ __all__ = ["NEW_CONNECTION", "AiohttpPool", "DrivenConnector", "reused"]
 
 _now = time.monotonic
 _KEEP_ALIVE: Final = re.compile(r"(?:^|[,;\s])timeout\s*=\s*\"?(\d+)", re.IGNORECASE)
+_FOR_EVER: Final = 10 * 365 * 86400.0
+"""Seconds. None would mean the same to the latest aiohttp, and nothing to those before."""
 NEW_CONNECTION: Final = "_netkit_new_connection"
 """Attribute of a native request that must not go over a connection that is open already."""
 
@@ -154,7 +156,7 @@ class AiohttpPool:
         connector._netkit_pool, connector._netkit_native = self, native
         # netkit's queue stands in front: a second one behind it would starve what the first lets through. Idle time
         # is the policy's to judge.
-        connector._limit, connector._keepalive_timeout = 0, None
+        connector._limit, connector._keepalive_timeout = 0, _FOR_EVER
 
     def select(self, connector: TCPConnector, key: ConnectionKey) -> bool:
         """Leave the freshest usable idle connection for `key` in front, where aiohttp takes it; drop the unusable.

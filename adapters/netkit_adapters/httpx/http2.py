@@ -50,6 +50,8 @@ REMEMBER: Final = 600.0
 class HttpxHttp2:
     """`netkit.http2.port.Http2Port` for one client."""
 
+    missing: str | None = None
+
     def __init__(self, stack: Stack, routes: Routes, *, asynchronous: bool) -> None:
         self._routes = routes
         self._negotiation = None if asynchronous else Negotiation(stack, self._knows_http1)

@@ -218,6 +218,8 @@ MAX_DESTINATIONS: Final = 4096
 class RequestsHttp2:
     """`netkit.http2.port.Http2Port` for one requests session."""
 
+    missing: str | None = None
+
     def __init__(self) -> None:
         self._negotiation = Negotiation()
         self._trust = _Trust()

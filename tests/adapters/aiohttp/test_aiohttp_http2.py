@@ -15,6 +15,9 @@ from typing import Any
 import aiohttp
 import pytest
 from aiohttp.http import HttpVersion
+from netkit_adapters.aiohttp import edge_of
+from netkit_adapters.aiohttp import http2 as module
+from netkit_adapters.aiohttp.http2 import AiohttpHttp2
 from netkit_adapters.aiohttp.stream import ExchangeReader, StreamConnection
 
 import netkit
@@ -385,13 +388,31 @@ async def test_only_an_ordinary_connector_is_replaced(
     assert protocols(gpu) == [protocol]
 
 
+async def test_an_aiohttp_that_cannot_carry_it_is_told_and_keeps_http1(
+    alpn: MockGPU, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    why = "HTTP/2 under aiohttp needs another one"
+    monkeypatch.setattr(AiohttpHttp2, "missing", why)
+    monkeypatch.setattr(module, "SUPPORTED", False)
+    context = ssl.create_default_context(cafile=alpn.ca_file)
+    async with netkit.ClientSession() as session:
+        assert edge_of(session).describe()["http2"] == {"enabled": why}
+        async with session.get(f"{alpn.url}/echo", ssl=context) as answer:
+            assert answer.version == (1, 1)
+    with pytest.raises(netkit.ConfigError, match=f"prior-knowledge.*{why}"):
+        netkit.ClientSession(plugins={"http2": {"enabled": "prior-knowledge"}})
+
+
 async def test_settings_that_only_http1_has_are_aiohttps(
     gpu: MockGPU, alpn: MockGPU, open_session: OpenSession
 ) -> None:
     session = open_session()
     async with session.get(f"{gpu.url}/echo", max_field_size=4000):
         pass
-    async with session.post(f"{gpu.url}/echo", data=b"x", upload_tracker=aiohttp.UploadTracker()):
+    watched = (
+        {"upload_tracker": aiohttp.UploadTracker()} if hasattr(aiohttp, "UploadTracker") else {"max_headers": 99}
+    )
+    async with session.post(f"{gpu.url}/echo", data=b"x", **watched):
         pass
     async with session.post(f"{gpu.url}/echo", data=b"xyz", headers={"Content-Length": "2"}):
         pass
