@@ -10,11 +10,20 @@ Rules of this file:
 from __future__ import annotations
 
 import ssl
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["HEADERS", "PAYLOAD", "AsyncFace", "SyncFace", "open_async", "open_sync", "open_wireless"]
+__all__ = [
+    "HEADERS",
+    "PAYLOAD",
+    "AsyncFace",
+    "SyncFace",
+    "open_async",
+    "open_sync",
+    "open_wireless",
+    "open_wireless_tasks",
+]
 
 PAYLOAD = {"model": "m", "input": ["the quick brown fox jumps over the lazy dog"], "encoding_format": "float"}
 HEADERS = {"Authorization": "Bearer 0123456789abcdef0123456789abcdef"}
@@ -82,8 +91,15 @@ def open_wireless(name: str, *, asynchronous: bool, **options: Any) -> Callable[
     return (
         _requests_wireless(base, options)
         if base in ("requests", "netkit.Session")
-        else _httpx_wireless(base, options, asynchronous=asynchronous)
+        else _stepped(base, _httpx_wireless_tasks(base, options))
+        if asynchronous
+        else _httpx_wireless(base, options)
     )
+
+
+def open_wireless_tasks(name: str, **options: Any) -> Callable[[], Coroutine[Any, Any, bytes]]:
+    """As `open_wireless`, to be awaited in a loop."""
+    return _httpx_wireless_tasks(name.partition("/")[0], options)
 
 
 _ANSWER = b'{"object":"list","data":[{"object":"embedding","index":0,"embedding":[0.0125,-0.25,0.5]}],"model":"m"}'
@@ -114,44 +130,53 @@ def _requests_wireless(base: str, plugins: dict[str, Any]) -> Callable[[], bytes
     return lambda: session.post("http://nowhere/v1/embeddings", json=PAYLOAD, timeout=60).content
 
 
-def _httpx_wireless(base: str, plugins: dict[str, Any], *, asynchronous: bool) -> Callable[[], bytes]:
-    import importlib
-
-    own = base.startswith("netkit")
-    stack: Any = importlib.import_module("httpx2" if "httpx2" in base else "httpx")
-    module = importlib.import_module(f"netkit.{stack.__name__}") if own else stack
-
-    def answer() -> Any:
-        return stack.Response(200, headers=_FIELDS, stream=stack.ByteStream(_ANSWER))
+def _httpx_wireless(base: str, plugins: dict[str, Any]) -> Callable[[], bytes]:
+    stack, module, arguments = _httpx_module(base, plugins)
 
     class Transport(stack.BaseTransport):  # type: ignore[misc]
         def handle_request(self, request: Any) -> Any:
-            return answer()
+            return stack.Response(200, headers=_FIELDS, stream=stack.ByteStream(_ANSWER))
 
-    class AsyncTransport(stack.AsyncBaseTransport):  # type: ignore[misc]
+    client = module.Client(transport=Transport(), **arguments)
+
+    def call() -> bytes:
+        content: bytes = client.post("http://nowhere/v1/embeddings", json=PAYLOAD).content
+        return content
+
+    return call
+
+
+def _httpx_wireless_tasks(base: str, plugins: dict[str, Any]) -> Callable[[], Coroutine[Any, Any, bytes]]:
+    stack, module, arguments = _httpx_module(base, plugins)
+
+    class Transport(stack.AsyncBaseTransport):  # type: ignore[misc]
         async def handle_async_request(self, request: Any) -> Any:
-            return answer()
+            return stack.Response(200, headers=_FIELDS, stream=stack.ByteStream(_ANSWER))
 
-    arguments: dict[str, Any] = {"headers": HEADERS, "timeout": 60}
-    if own:
-        arguments["plugins"] = plugins
-    if not asynchronous:
-        client = module.Client(transport=Transport(), **arguments)
+    client = module.AsyncClient(transport=Transport(), **arguments)
 
-        def call() -> bytes:
-            content: bytes = client.post("http://nowhere/v1/embeddings", json=PAYLOAD).content
-            return content
-
-        return call
-    client = module.AsyncClient(transport=AsyncTransport(), **arguments)
-
-    async def one() -> bytes:
+    async def call() -> bytes:
         content: bytes = (await client.post("http://nowhere/v1/embeddings", json=PAYLOAD)).content
         return content
 
+    return call
+
+
+def _httpx_module(base: str, plugins: dict[str, Any]) -> tuple[Any, Any, dict[str, Any]]:
+    """The stack, the module that has the contender's clients, and their arguments."""
+    import importlib
+
+    stack: Any = importlib.import_module("httpx2" if "httpx2" in base else "httpx")
+    arguments: dict[str, Any] = {"headers": HEADERS, "timeout": 60}
+    if not base.startswith("netkit"):
+        return stack, stack, arguments
+    return stack, importlib.import_module(f"netkit.{stack.__name__}"), {**arguments, "plugins": plugins}
+
+
+def _stepped(base: str, call: Callable[[], Coroutine[Any, Any, bytes]]) -> Callable[[], bytes]:
     def step() -> bytes:
         try:
-            one().send(None)
+            call().send(None)
         except StopIteration as stop:
             content: bytes = stop.value
             return content

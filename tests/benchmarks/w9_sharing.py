@@ -1,8 +1,8 @@
-"""W9: what `cache` and `coalesce` cost where they help nobody yet, and what a hit costs.
+"""W9: what `cache`, `coalesce` and `batch` cost where they help nobody yet, and what a hit costs.
 
 "no wire": over a transport that answers at once, what a hit in memory costs above the stack's own call there, which
-is the stack's floor. Over HTTP/1.1: what a lone call through `coalesce`, and one that `cache` does not know, cost
-above the same session without them, in wall time. Contenders take turns in short blocks; the median of the
+is the stack's floor. Over HTTP/1.1: what a lone call through `coalesce` or `batch`, and one that `cache` does not
+know, cost above the same session without them, in wall time. Contenders take turns in short blocks; the median of the
 differences within each turn counts.
 """
 
@@ -18,13 +18,16 @@ from typing import Any
 
 from tests.benchmarks.cases import Case, Goal
 from tests.benchmarks.client import Load
-from tests.benchmarks.faces import open_async, open_sync, open_wireless
+from tests.benchmarks.faces import open_async, open_sync, open_wireless, open_wireless_tasks
 
 TITLE = "W9 sharing answers: a hit over the stack's floor (CPU µs); a lone call over the same without (wall µs)"
 SERVER = "nginx"
-METRICS = ("plain_us", "hit_us", "hit_q1", "hit_q3", "coalesce_us", "coalesce_q1", "coalesce_q3", "miss_us")
+METRICS = ("plain_us", "hit_us", "hit_q1", "hit_q3", "coalesce_us", "coalesce_q1", "coalesce_q3",
+           "batch_us", "batch_q1", "batch_q3", "miss_us", "miss_q1", "miss_q3")  # fmt: skip
 
 BLOCK = 20
+BLOCK_WIRED = 5
+"""Calls in one block: short where the machine's other work would spoil a long one."""
 OFF = {"retry": False, "pool": False, "http2": False}
 NO_WIRE = " (no wire)"
 TWINS = {
@@ -41,6 +44,7 @@ ALWAYS = ["*"]
 SETTINGS: dict[str, dict[str, Any]] = {
     "plain": OFF,
     "coalesce": {**OFF, "coalesce": {"routes": ALWAYS}},
+    "batch": {**OFF, "batch": {"routes": [["*", "openai"]]}},
     # A second is never over: each call finds nothing, asks, and remembers.
     "miss": {**OFF, "cache": {"routes": ALWAYS, "ttl": 1e-9}},
 }
@@ -54,27 +58,29 @@ def cases(*, quick: bool) -> list[Case]:
 
 GOALS = [
     *(Goal(face + NO_WIRE, 1, "hit_us", at_most=60) for face in TWINS),
-    *(Goal(face, 1, "coalesce_us", at_most=200) for face in WIRED),
+    *(Goal(face, 1, f"{name}_us", at_most=200) for name in ("coalesce", "batch", "miss") for face in WIRED),
 ]
 
 
 def measure(load: Load) -> dict[str, Any]:
     """Client side."""
     if load.face.endswith(NO_WIRE):
-        return _without_wire(load.face.removesuffix(NO_WIRE), load)
+        face = load.face.removesuffix(NO_WIRE)
+        return asyncio.run(_tasks_without_wire(face, load)) if "Async" in face else _without_wire(face, load)
     if "Async" in load.face or load.face == "netkit.ClientSession":
         return asyncio.run(_with_tasks(load))
     return _with_threads(load)
 
 
+_CACHE: dict[str, Any] = {**OFF, "cache": {"routes": ALWAYS}}
+
+
 def _without_wire(face: str, load: Load) -> dict[str, Any]:
-    asynchronous = "Async" in face
     calls = {
-        "plain": open_wireless(TWINS[face], asynchronous=asynchronous),
-        "hit": open_wireless(face, asynchronous=asynchronous, **OFF, cache={"routes": ALWAYS}),
+        "plain": open_wireless(TWINS[face], asynchronous=False),
+        "hit": open_wireless(face, asynchronous=False, **_CACHE),
     }
-    turns = _Turns(load.seconds, list(calls))
-    # An asynchronous client is stepped here, and a miss would wait for its call: the first one runs in a loop.
+    turns = _Turns(load.seconds, list(calls), BLOCK)
     while (order := turns.next()) is not None:
         turn = {}
         for name in order:
@@ -86,16 +92,30 @@ def _without_wire(face: str, load: Load) -> dict[str, Any]:
     return turns.result() | {"sent": 0}
 
 
+async def _tasks_without_wire(face: str, load: Load) -> dict[str, Any]:
+    calls = {"plain": open_wireless_tasks(TWINS[face]), "hit": open_wireless_tasks(face, **_CACHE)}
+    turns = _Turns(load.seconds, list(calls), BLOCK)
+    while (order := turns.next()) is not None:
+        turn = {}
+        for name in order:
+            call, started = calls[name], time.thread_time()
+            for _ in range(BLOCK):
+                await call()
+            turn[name] = (time.thread_time() - started) / BLOCK
+        turns.add(turn)
+    return turns.result() | {"sent": 0}
+
+
 def _with_threads(load: Load) -> dict[str, Any]:
     faces = {name: open_sync(load.face, load.url, load.ca, **plugins) for name, plugins in SETTINGS.items()}
-    turns = _Turns(load.seconds, list(faces))
+    turns = _Turns(load.seconds, list(faces), BLOCK_WIRED)
     while (order := turns.next()) is not None:
         turn = {}
         for name in order:
             post, started = faces[name].json, time.perf_counter()
-            for _ in range(BLOCK):
+            for _ in range(BLOCK_WIRED):
                 post()
-            turn[name] = (time.perf_counter() - started) / BLOCK
+            turn[name] = (time.perf_counter() - started) / BLOCK_WIRED
         turns.add(turn)
     for face in faces.values():
         face.close()
@@ -107,11 +127,11 @@ async def _with_tasks(load: Load) -> dict[str, Any]:
 
     async def block(post: Callable[[], Awaitable[bytes]]) -> float:
         started = time.perf_counter()
-        for _ in range(BLOCK):
+        for _ in range(BLOCK_WIRED):
             await post()
-        return (time.perf_counter() - started) / BLOCK
+        return (time.perf_counter() - started) / BLOCK_WIRED
 
-    turns = _Turns(load.seconds, list(faces))
+    turns = _Turns(load.seconds, list(faces), BLOCK_WIRED)
     while (order := turns.next()) is not None:
         turns.add({name: await block(faces[name].json) for name in order})
     for face in faces.values():
@@ -122,10 +142,11 @@ async def _with_tasks(load: Load) -> dict[str, Any]:
 class _Turns:
     """The order of blocks, turn by turn until the time is up, and their paired differences. The first is warm-up."""
 
-    def __init__(self, seconds: float, names: list[str]) -> None:
+    def __init__(self, seconds: float, names: list[str], block: int) -> None:
         self._until = time.perf_counter() + seconds
         self._random = random.Random(9)
         self._names = names
+        self._block = block
         self._turns: list[dict[str, float]] = []
 
     def next(self) -> list[str] | None:
@@ -139,8 +160,8 @@ class _Turns:
     def result(self) -> dict[str, Any]:
         turns = self._turns[1:]
         result: dict[str, Any] = {
-            "count": len(turns) * BLOCK,
-            "sent": len(self._turns) * BLOCK * len(self._names),
+            "count": len(turns) * self._block,
+            "sent": len(self._turns) * self._block * len(self._names),
             "errors": 0,
             "plain_us": statistics.median(turn["plain"] for turn in turns) * 1e6,
         }
