@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from netkit.cli.demo import knobs, pictures, replicas, run
+from netkit.cli.demo import knobs, pictures, replicas, run, scarce
 from netkit.cli.demo.ladder import STEPS, Outcome
 from netkit.cli.demo.report import page
 
@@ -23,6 +23,7 @@ def test_the_ladder_runs_on_every_stack(tmp_path: Path, capsys: pytest.CaptureFi
                 "4",
                 "--no-flow",
                 "--no-replicas",
+                "--no-scarce",
                 "--no-pictures",
                 "--no-adaptive",
                 "--report",
@@ -92,3 +93,13 @@ def test_settings_are_tried_beside_fixed_ones() -> None:
         assert 2 <= outcome.end <= 64
     assert all(len(row) == len(knobs.HEAD) for row in knobs.rows(outcomes))
     assert "right already" in page([], STEPS, "setting", found=outcomes)
+
+
+def test_batches_relieve_a_gpu_that_is_short() -> None:
+    single, batched = scarce.measure("httpx", lambda: None)
+    assert (single.errors, batched.errors) == (0, 0)
+    assert len(single.latencies) == len(batched.latencies) == scarce.CALLS
+    assert single.requests == scarce.CALLS
+    assert batched.requests < scarce.CALLS / 3
+    assert all(len(row) == len(scarce.HEAD) for row in scarce.rows([single, batched]))
+    assert "one GPU" in page([], STEPS, "setting", short=[single, batched])

@@ -23,7 +23,18 @@ from netkit.cli.demo.replicas import CALLS as REPLICA_CALLS
 from netkit.cli.demo.replicas import SETTINGS as REPLICA_SETTINGS
 from netkit.cli.demo.replicas import ReplicaOutcome
 from netkit.cli.demo.replicas import measure as measure_replicas
-from netkit.cli.demo.report import flow_table, knobs_table, page, pictures_table, replicas_table, table
+from netkit.cli.demo.report import (
+    flow_table,
+    knobs_table,
+    page,
+    pictures_table,
+    replicas_table,
+    scarce_table,
+    table,
+)
+from netkit.cli.demo.scarce import CALLS as SCARCE_CALLS
+from netkit.cli.demo.scarce import PAIR
+from netkit.cli.demo.scarce import measure as measure_scarce
 from netkit.cli.demo.stacks import STACKS, Calls
 
 __all__ = ["run"]
@@ -79,6 +90,20 @@ def _replicas(console: Any, columns: Any) -> list[ReplicaOutcome]:
     return outcomes
 
 
+def _scarce(console: Any, columns: Any, stacks: Sequence[str]) -> list[Outcome]:
+    """Step 6 where the GPU is the limit."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    outcomes: list[Outcome] = []
+    with Progress(*columns, console=console) as progress:
+        for stack in stacks:
+            bar = progress.add_task(f"{stack}: one GPU", total=len(PAIR) * SCARCE_CALLS)
+            outcomes += measure_scarce(stack, partial(progress.advance, bar))
+    Console(width=max(console.width, TABLE_WIDTH)).print(scarce_table(outcomes))
+    return outcomes
+
+
 def _pictures(console: Any, columns: Any) -> list[PictureOutcome]:
     """Step 8, on httpx: photographs over a thin uplink, as they are and made fit first."""
     from rich.console import Console
@@ -114,6 +139,7 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--report", type=Path, default=Path("demo-report.html"), help="where the page is written")
     parser.add_argument("--no-flow", action="store_true", help="leave out step 4, flow control")
     parser.add_argument("--no-replicas", action="store_true", help="leave out step 5, a replica that dies")
+    parser.add_argument("--no-scarce", action="store_true", help="leave out step 6 with one GPU alone")
     parser.add_argument("--no-pictures", action="store_true", help="leave out step 8, pictures")
     parser.add_argument("--no-adaptive", action="store_true", help="leave out the settings that find themselves")
     options = parser.parse_args(arguments)
@@ -152,11 +178,15 @@ def run(arguments: Sequence[str]) -> int:
     console.print(SETTING)
     flows = _flow_control(console, columns) if "httpx" in stacks and not options.no_flow else []
     callers = _replicas(console, columns) if "httpx" in stacks and not options.no_replicas else []
+    short = [] if options.no_scarce else _scarce(console, columns, stacks)
     pictures = _pictures(console, columns) if "httpx" in stacks and not options.no_pictures else []
     found = _knobs(console, columns) if "httpx" in stacks and not options.no_adaptive else []
-    options.report.write_text(page(outcomes, STEPS, SETTING, flows, pictures, callers, found), encoding="utf-8")
+    options.report.write_text(
+        page(outcomes, STEPS, SETTING, flows, pictures, callers, found, short), encoding="utf-8"
+    )
     console.print(f"Charts: {options.report}")
     failed = sum(outcome.errors for outcome in outcomes) + sum(flow.errors for flow in flows)
+    failed += sum(outcome.errors for outcome in short)
     failed += sum(outcome.errors for outcome in pictures) + sum(outcome.failed for outcome in found)
     # Plain callers are bound to see the replica die; netkit's must not.
     failed += sum(each.failed for each, way in zip(callers, REPLICA_SETTINGS, strict=False) if way.plugins)

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
-__all__ = ["DIMENSIONS", "GPUS", "SETTING", "backend", "gpu_flags", "server_stats"]
+__all__ = ["DIMENSIONS", "GPUS", "ITEM_MS", "SETTING", "backend", "gpu_flags", "server_stats"]
 
 GPUS: Final = 4
 LAUNCH_MS: Final = 4.0
@@ -23,9 +23,9 @@ SETTING: Final = (
 )
 
 
-def gpu_flags() -> tuple[str, ...]:
-    """What makes the mock GPU the ladder's."""
-    return ("--gpus", str(GPUS), "--launch-ms", str(LAUNCH_MS), "--per-item-ms", str(ITEM_MS))
+def gpu_flags(gpus: int = GPUS, launch_ms: float = LAUNCH_MS) -> tuple[str, ...]:
+    """What makes the mock GPU the ladder's, or one like it with other GPUs."""
+    return ("--gpus", str(gpus), "--launch-ms", str(launch_ms), "--per-item-ms", str(ITEM_MS))
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from importlib.metadata import version
 from typing import Any, NamedTuple
 
-from netkit.cli.demo import knobs, pictures, replicas
+from netkit.cli.demo import knobs, pictures, replicas, scarce
 from netkit.cli.demo.flow import ROUND_TRIP_MS, STREAMS, FlowOutcome
 from netkit.cli.demo.knobs import KnobOutcome
 from netkit.cli.demo.ladder import Outcome, Step
@@ -31,6 +31,7 @@ __all__ = [
     "pictures_table",
     "replicas_table",
     "rich_table",
+    "scarce_table",
     "table",
 ]
 
@@ -193,6 +194,11 @@ def html_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return f'<div class="scroll"><table><thead><tr>{cells}</tr></thead><tbody>{body}</tbody></table></div>'
 
 
+def scarce_table(outcomes: Sequence[Outcome]) -> Any:
+    """A rich table; two rows for each stack."""
+    return rich_table(scarce.TITLE, scarce.HEAD, scarce.rows(outcomes), left=2)
+
+
 def page(
     outcomes: Sequence[Outcome],
     steps: Sequence[Step],
@@ -201,6 +207,7 @@ def page(
     photographs: Sequence[PictureOutcome] = (),
     callers: Sequence[ReplicaOutcome] = (),
     found: Sequence[KnobOutcome] = (),
+    short: Sequence[Outcome] = (),
 ) -> str:
     """The whole report as one HTML document without any outside reference."""
     lessons = "".join(
@@ -220,6 +227,8 @@ def page(
     flow = f"<h2>{html.escape(FLOW_TITLE)}</h2>{html_table(FLOW_HEAD, flow_rows(flows))}" if flows else ""
     if callers:
         flow += f"<h2>{html.escape(replicas.TITLE)}</h2>{html_table(replicas.HEAD, replicas.rows(callers))}"
+    if short:
+        flow += f"<h2>{html.escape(scarce.TITLE)}</h2>{html_table(scarce.HEAD, scarce.rows(short))}"
     if photographs:
         flow += f"<h2>{html.escape(pictures.TITLE)}</h2>{html_table(pictures.HEAD, pictures.rows(photographs))}"
     if found:
