@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import itertools
 import json
 import re
@@ -15,7 +16,8 @@ from typing import Any
 import pytest
 
 from netkit.cli import main
-from netkit.cli.bench import ladder
+from netkit.cli.bench import command, ladder
+from netkit.cli.bench.command import Wishes
 from netkit.cli.bench.ladder import Contender, Plan, Server
 from netkit.cli.bench.peers import PEERS, installed
 from netkit.cli.bench.summary import HEAD, Result, cells, page, row
@@ -37,7 +39,10 @@ def server_of(gpu: MockGPU) -> Server:
     return Server(f"{gpu.url}/v1/embeddings", gpu.ca_file, model="mock-embed", dimensions=8)
 
 
-def test_the_ladder_is_measured_and_written_down(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_ladder_is_measured_and_written_down(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(command, "_QUICK_SECONDS", 60.0)  # on a busy machine, too, both rounds are measured
     report = tmp_path / "report.html"
     assert main(["bench", "--stack", "httpx", "--json", "--report", str(report), *TINY]) == 0
     found = json.loads(capsys.readouterr().out)
@@ -149,6 +154,11 @@ def test_arrivals_are_poisson_and_the_same_again() -> None:
     assert len(ladder._arrivals(1.0, 0.0, 1)) == 1
 
 
+def wishes(**given: Any) -> Wishes:
+    asked: dict[str, Any] = dict.fromkeys(field.name for field in dataclasses.fields(Wishes))
+    return Wishes(**{**asked, "concurrency": 32, "stacks": (), "steps": (), "peers": True, **given})
+
+
 class Order:
     """Runs that only note their turn."""
 
@@ -208,6 +218,60 @@ def test_no_call_begins_after_a_runs_limit() -> None:
     )
     taken = [[text for text, _ in calls.take()] for _ in calls.phases()]
     assert taken == [["a", "b"]]
+
+
+def test_a_call_that_nobody_could_begin_in_time_is_an_error() -> None:
+    workload = Workload(
+        "http://x", None, ("a", "b", "c"), 1, None, starts=(0.0, 0.0, 0.0), limit=1e-9, timeout=-1.0, checked=False
+    )
+    calls = Calls(workload, lambda: None)
+    # Due before the end, but by then even the last call's patience is over.
+    assert [list(calls.take()) for _ in calls.phases()] == [[]]
+    assert (calls.errors, calls.error) == (3, "nobody was free to begin it in time")
+
+
+@pytest.mark.parametrize("rate", [None, 50.0])
+@pytest.mark.parametrize(("quick", "promised"), [(False, 120.0), (True, 30.0)])
+def test_what_is_promised_is_the_most_that_it_can_take(quick: bool, promised: float, rate: float | None) -> None:
+    whole = not quick and rate is None
+    plan = wishes(quick=quick, rate=rate).plan()
+    with ladder.mock_server() as server:
+        timeout = server.timeout
+    assert ladder.most_seconds(plan, timeout=timeout, whole=whole) <= promised
+    # A server of one's own may be slower, and has no steps beside the ladder.
+    assert ladder.most_seconds(plan, timeout=Server("http://x").timeout, whole=False) <= 120.0
+
+
+def test_the_parts_of_the_bound_add_up() -> None:
+    plan = Plan(seconds=40.0, rounds=2)
+    bare = ladder.most_seconds(plan, timeout=0.0, whole=False)
+    assert bare == pytest.approx(ladder._START + 40.0 + ladder._LEAST)
+    assert ladder.most_seconds(plan, timeout=3.0, whole=False) == pytest.approx(bare + 6.0)
+    assert ladder.most_seconds(plan, timeout=0.0, whole=True) > bare + 6 * ladder._PART
+
+
+def test_a_run_that_begins_late_is_shorter(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr(ladder.time, "monotonic", lambda: now[0])
+    limits: list[float] = []
+
+    def run(_: Step, workload: Workload, calls: Calls) -> None:
+        limits.append(workload.limit)
+        calls.latencies.append(0.001)
+        now[0] += 30.0
+
+    plan = Plan(calls=1, rounds=1, seconds=61.0)
+    taking_part = [Contender("x", str(number), run) for number in range(4)]
+    report = ladder.measure(plan, Server("http://x"), taking_part, lambda _: None)
+    assert limits == [plan.limit(4), plan.limit(4), 1.0]
+    assert report.unreached == ["x · 3"]
+
+
+def test_a_step_that_does_not_end_is_left_out_and_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ladder, "_PART", 0.0)
+    said: list[str] = []
+    assert ladder.tables(said.append) == ([], said)
+    assert [title.partition(",")[0] for title in said] == ["step 4", "step 5", "step 8"]
 
 
 def test_warm_up_is_not_counted() -> None:

@@ -137,6 +137,35 @@ def test_pickles_cross_install_and_uninstall(program: Program) -> None:
     """)
 
 
+def test_celerys_prefork_pool(program: Program) -> None:
+    """billiard is what celery's prefork workers are made of: its pool, after calls of the parent's own."""
+    program("""
+        import warnings
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # what it imports is not ours
+            from billiard import get_context
+        import os, requests, netkit
+        netkit.install()
+        shared = requests.Session()
+        shared.verify = CA
+        assert shared.post(EMBED, json=BODY).raw.version == 20
+        def task(number):
+            with requests.Session() as own:
+                versions = [session.post(EMBED, json=BODY, verify=CA).raw.version for session in (shared, own)]
+            return os.getpid(), versions, netkit.stats(shared).requests.in_flight
+        pool = get_context("fork").Pool(2)
+        try:
+            done = pool.map(task, range(8), chunksize=1)
+        finally:
+            pool.close()
+            pool.join()
+        assert os.getpid() not in {pid for pid, _, _ in done}
+        assert {(tuple(versions), flying) for _, versions, flying in done} == {((20, 20), 0)}
+        assert shared.post(EMBED, json=BODY).raw.version == 20
+        shared.close()
+    """)
+
+
 def test_multiprocessing(program: Program) -> None:
     program("""
         import multiprocessing, requests, netkit

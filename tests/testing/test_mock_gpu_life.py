@@ -27,6 +27,23 @@ def descriptors() -> int:
 
 
 @pytest.mark.parametrize("loop", LOOPS)
+async def test_a_caller_who_gives_up_while_it_starts_leaves_no_thread(loop: Any) -> None:
+    threads = threading.active_count()
+
+    async def begin() -> None:
+        async with MockGPU(tls=False, loop=loop):
+            raise AssertionError("it was given up")
+
+    task = asyncio.create_task(begin())
+    await asyncio.sleep(0)  # it has begun its thread, and waits
+    assert threading.active_count() == threads + 1
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert threading.active_count() == threads
+
+
+@pytest.mark.parametrize("loop", LOOPS)
 @pytest.mark.parametrize("tls", [True, False])
 def test_twenty_starts_leave_nothing_behind(loop: Any, tls: bool, http1: Any) -> None:
     with MockGPU(tls=tls, loop=loop):  # what the first start imports and opens stays

@@ -20,9 +20,9 @@ from netkit.errors import ConfigError
 
 __all__ = ["Wishes", "run"]
 
-_QUICK_SECONDS = 18.0
+_QUICK_SECONDS = 15.0
 _QUICK_STACKS = ("httpx",)
-_SECONDS = 70.0
+_SECONDS = 46.0
 _WIDTH = 150
 
 
@@ -74,10 +74,12 @@ def run(wishes: Wishes) -> int:
     except ModuleNotFoundError as error:
         raise missing_extra("bench", error, "all") from error
     whole = target is None and not wishes.quick and not wishes.stacks and not wishes.steps and wishes.rate is None
-    more = ladder.tables(_say) if whole else []
+    more, late = ladder.tables(_say) if whole else ([], [])
     setting = ladder.setting(plan, server, "" if target is None else target.shown)
     if not found.complete:
         setting += " The time was up before the last round."
+    if late:
+        setting += f" Not ended in time: {', '.join(late)}."
     if found.unreached:
         setting += f" Not reached: {', '.join(found.unreached)}."
     if wishes.report is not None:
@@ -91,6 +93,7 @@ def run(wishes: Wishes) -> int:
                 "complete": found.complete,
                 "left_out": absent,
                 "unreached": found.unreached,
+                "late": late,
                 "rows": [row.as_json() for row in found.rows],
                 "tables": [{"title": title, "head": head, "rows": rows} for title, head, rows in more],
             }

@@ -5,7 +5,8 @@ Rules of this file:
 - A B A B, never A A B B: what the machine does meanwhile hits every contender.
 - Open loop: every contender of a round meets the same arrivals, and a latency counts from when the call was due, so
   that a server or client that falls behind cannot hide it.
-- No run begins after the time is up; what was not repeated as often as wished says so.
+- No run begins after the time is up, and every run ends by itself (`most_seconds`). What was not repeated as often as
+  wished, or has not ended, says so.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ __all__ = [
     "contenders",
     "measure",
     "mock_server",
+    "most_seconds",
     "report_file",
     "setting",
     "tables",
@@ -48,6 +50,18 @@ _THREADS: Final = 128
 
 _SHARE: Final = 0.7
 """Of a run's part of the time that is left to calls; the rest is warm-up and connecting."""
+
+_LEAST: Final = 0.2
+"""Seconds of a run in which calls are begun, however little time is left."""
+
+_MOCK_TIMEOUT: Final = 4.0
+"""Seconds after which a call to the mock has failed: hundreds of times what it takes."""
+
+_PART: Final = 8.0
+"""Seconds that each setting of a step with servers of its own may take."""
+
+_START: Final = 2.0
+"""Seconds until a mock GPU in a process of its own is there, on a busy machine."""
 
 
 @dataclass(frozen=True)
@@ -81,8 +95,25 @@ class Plan:
     concurrency: int = 32
     rounds: int = 3
     rate: float | None = None
-    seconds: float = 70.0
+    seconds: float = 46.0
     seed: int = 0
+
+    def limit(self, contenders: int) -> float:
+        """Seconds of one run in which calls are begun, when all of the time is still there."""
+        return max(_LEAST, _SHARE * self.seconds / (self.rounds * max(1, contenders)))
+
+
+def most_seconds(plan: Plan, *, timeout: float, whole: bool) -> float:
+    """What all of it takes at most, with a server whose calls end within `timeout` seconds. `whole`: with the steps
+    that have servers of their own.
+
+    The last run may begin right before the time is up: its warm-up, its calls and the last of these. In an open loop
+    that one may have begun `timeout` after it was due.
+    """
+    last = _LEAST + (2 if plan.rate is None else 3) * timeout
+    settings = len(flow.SETTINGS) + len(replicas.SETTINGS) + len(pictures.SETTINGS)
+    servers = 1 + 2 * len(replicas.SETTINGS)
+    return _START + plan.seconds + last + (settings * _PART + servers * _START if whole else 0.0)
 
 
 @dataclass
@@ -100,7 +131,12 @@ class Report:
 def mock_server() -> Iterator[Server]:
     """The ladder's mock GPU, in a process of its own."""
     with backend(*gpu_flags()) as running:
-        yield Server(f"{running['url']}/v1/embeddings", running["ca_file"], stats=lambda: server_stats(running))
+        yield Server(
+            f"{running['url']}/v1/embeddings",
+            running["ca_file"],
+            stats=lambda: server_stats(running),
+            timeout=_MOCK_TIMEOUT,
+        )
 
 
 def contenders(stacks: Sequence[str], steps: Sequence[int], *, peers: bool) -> tuple[list[Contender], list[str]]:
@@ -134,16 +170,17 @@ def contenders(stacks: Sequence[str], steps: Sequence[int], *, peers: bool) -> t
 def measure(plan: Plan, server: Server, taking_part: Sequence[Contender], note: Callable[[str], None]) -> Report:
     """All rounds. `note` hears of each run before it begins. Raises NetkitError where the first calls all fail."""
     began = time.monotonic()
-    limit = max(0.2, _SHARE * plan.seconds / (plan.rounds * len(taking_part)))
+    limit = plan.limit(len(taking_part))
     results: dict[int, list[Result]] = {number: [] for number in range(len(taking_part))}
     complete = True
     for turn in range(plan.rounds):
         for number, contender in enumerate(taking_part):
-            if time.monotonic() - began > plan.seconds:
+            left = began + plan.seconds - time.monotonic()
+            if left < 0:
                 complete = False
                 break
             note(f"round {turn + 1}/{plan.rounds}: {contender.stack} · {contender.title}")
-            found = _run(plan, server, contender, turn, limit)
+            found = _run(plan, server, contender, turn, min(limit, max(_LEAST, left)))
             if not turn and not number and not found.latencies:
                 raise NetkitError(f"bench: no call succeeded: {found.error or 'none was answered in time'}")
             results[number].append(found)
@@ -219,23 +256,41 @@ def _arrivals(rate: float, seconds: float, seed: int) -> tuple[float, ...]:
     return tuple(moments)
 
 
-def tables(note: Callable[[str], None]) -> list[tuple[str, Sequence[str], Sequence[Sequence[str]]]]:
-    """The steps that have servers and measures of their own, once each: (title, head, rows)."""
-    found: list[tuple[str, Sequence[str], Sequence[Sequence[str]]]] = []
+Table = tuple[str, Sequence[str], Sequence[Sequence[str]]]
+"""Title, head, rows."""
+
+
+def tables(note: Callable[[str], None]) -> tuple[list[Table], list[str]]:
+    """The steps that have servers and measures of their own, once each, and what of them did not end in time."""
+    found: list[Table] = []
+    late: list[str] = []
     if importlib.util.find_spec("httpx") is None:
-        return found
-    flows = []
-    with backend("--rtt-ms", str(flow.ROUND_TRIP_MS), "--settings", f"3={flow.STREAMS}") as running:
-        for setting in flow.SETTINGS:
-            note(f"step 4, flow control: {setting.title}")
-            flows.append(flow.measure(setting, running["url"], running["ca_file"], lambda: None))
-    found.append((FLOW_TITLE, FLOW_HEAD, flow_rows(flows)))
-    note("step 5, a replica that dies")
-    found.append((replicas.TITLE, replicas.HEAD, replicas.rows(replicas.measure(lambda: None))))
+        return found, late
+
+    def flows() -> Table:
+        with backend("--rtt-ms", str(flow.ROUND_TRIP_MS), "--settings", f"3={flow.STREAMS}") as running:
+            made = [
+                flow.measure(setting, running["url"], running["ca_file"], lambda: None, _PART)
+                for setting in flow.SETTINGS
+            ]
+        return FLOW_TITLE, FLOW_HEAD, flow_rows(made)
+
+    def dying() -> Table:
+        return replicas.TITLE, replicas.HEAD, replicas.rows(replicas.measure(lambda: None, _PART))
+
+    def photographs() -> Table:
+        return pictures.TITLE, pictures.HEAD, pictures.rows(pictures.measure(lambda: None, _PART))
+
+    steps = [("step 4, flow control", flows), ("step 5, a replica that dies", dying)]
     if importlib.util.find_spec("PIL") is not None:
-        note("step 8, pictures")
-        found.append((pictures.TITLE, pictures.HEAD, pictures.rows(pictures.measure(lambda: None))))
-    return found
+        steps.append(("step 8, pictures", photographs))
+    for title, work in steps:
+        note(title)
+        try:
+            found.append(work())
+        except TimeoutError:
+            late.append(title)
+    return found, late
 
 
 def setting(plan: Plan, server: Server, shown: str) -> str:

@@ -16,6 +16,8 @@ from typing import Any, Final
 
 import msgspec
 
+from netkit.cli.demo.bounded import run_within
+
 __all__ = ["SETTINGS", "FlowOutcome", "FlowSetting", "measure"]
 
 ROUND_TRIP_MS: Final = 20
@@ -58,9 +60,12 @@ def _cpu() -> float:
     return usage.ru_utime + usage.ru_stime
 
 
-def measure(setting: FlowSetting, url: str, ca_file: str, advance: Callable[[], None]) -> FlowOutcome:
-    """Run the downloads, then the token streams, each all at once on one client."""
-    return asyncio.run(_measure(setting, url, ca_file, advance))
+def measure(
+    setting: FlowSetting, url: str, ca_file: str, advance: Callable[[], None], seconds: float | None = None
+) -> FlowOutcome:
+    """Run the downloads, then the token streams, each all at once on one client. Raises TimeoutError when they have
+    not ended within `seconds`; None: they may take their time."""
+    return run_within(_measure(setting, url, ca_file, advance), seconds)
 
 
 async def _measure(setting: FlowSetting, url: str, ca_file: str, advance: Callable[[], None]) -> FlowOutcome:

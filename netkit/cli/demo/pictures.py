@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import msgspec
 
+from netkit.cli.demo.bounded import run_within
 from netkit.percentile import percentile
 
 __all__ = ["HEAD", "SETTINGS", "TITLE", "PictureOutcome", "PictureSetting", "measure", "rows"]
@@ -67,10 +68,11 @@ def rows(outcomes: Sequence[PictureOutcome]) -> list[list[str]]:
     ]
 
 
-def measure(advance: Callable[[], None]) -> list[PictureOutcome]:
-    """Send every photograph under each setting; `advance` is called after each call."""
+def measure(advance: Callable[[], None], seconds: float | None = None) -> list[PictureOutcome]:
+    """Send every photograph under each setting; `advance` is called after each call. Raises TimeoutError when a
+    setting has not ended within `seconds`; None: it may take its time."""
     photographs = _photographs()
-    return [asyncio.run(_measure(setting, photographs, advance)) for setting in SETTINGS]
+    return [run_within(_measure(setting, photographs, advance), seconds) for setting in SETTINGS]
 
 
 def _photographs() -> dict[str, bytes]:

@@ -16,6 +16,7 @@ from typing import Any, Final
 import msgspec
 
 from netkit.cli.demo.backend import backend, gpu_flags
+from netkit.cli.demo.bounded import run_within
 from netkit.percentile import percentile
 
 __all__ = ["CALLS", "HEAD", "SETTINGS", "TITLE", "ReplicaOutcome", "ReplicaSetting", "measure", "rows"]
@@ -64,14 +65,15 @@ def rows(outcomes: Sequence[ReplicaOutcome]) -> list[list[str]]:
     ]
 
 
-def measure(advance: Callable[[], None]) -> list[ReplicaOutcome]:
-    """Each setting against two replicas of its own; `advance` is called after each call."""
-    return [_one(setting, advance) for setting in SETTINGS]
+def measure(advance: Callable[[], None], seconds: float | None = None) -> list[ReplicaOutcome]:
+    """Each setting against two replicas of its own; `advance` is called after each call. Raises TimeoutError when one
+    has not ended within `seconds`; None: it may take its time."""
+    return [_one(setting, advance, seconds) for setting in SETTINGS]
 
 
-def _one(setting: ReplicaSetting, advance: Callable[[], None]) -> ReplicaOutcome:
+def _one(setting: ReplicaSetting, advance: Callable[[], None], seconds: float | None) -> ReplicaOutcome:
     with backend(*gpu_flags()) as first, backend(*gpu_flags()) as second:
-        return asyncio.run(_measure(setting, first, second, advance))
+        return run_within(_measure(setting, first, second, advance), seconds)
 
 
 async def _measure(

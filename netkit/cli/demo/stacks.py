@@ -74,8 +74,12 @@ class Calls:
         while True:
             with self._lock:
                 text, due = next(self._left, (None, None))
-            if text is None or (due or time.perf_counter()) >= self._ends:
+            now = time.perf_counter()
+            if text is None or (due or now) >= self._ends:
                 return
+            if now >= self._ends + self._workload.timeout:
+                self._count(None, "nobody was free to begin it in time")
+                continue
             yield text, due
 
     def payload(self, text: str) -> dict[str, Any]:

@@ -87,7 +87,14 @@ class MockGPU:
         self.close()
 
     async def __aenter__(self) -> Self:
-        await asyncio.wrap_future(self._launch())
+        launched = asyncio.wrap_future(self._launch())
+        try:
+            await asyncio.shield(launched)
+        except asyncio.CancelledError:
+            # The thread that was begun would outlive whoever gave up.
+            await asyncio.wait([launched])
+            await self.__aexit__(None, None, None)
+            raise
         return self
 
     async def __aexit__(
