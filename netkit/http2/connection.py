@@ -185,7 +185,9 @@ class Connection(asyncio.BufferedProtocol):
                 if self.credit.fresh:
                     self.credit.hold_fresh()  # which may grant windows: they leave now
                 elif self.uploading:
-                    self.sending.progressed()
+                    self.sending.progressed()  # which may have asked bodies for more
+                    if not self.uploading and len(data) < _WRITE_CHUNK:
+                        break
                 elif len(data) < _WRITE_CHUNK:
                     break
                 if self.transport is None:

@@ -9,6 +9,7 @@ Rules of this file:
 from __future__ import annotations
 
 import _thread
+from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -39,11 +40,16 @@ class SyncExchange(Stream):
     def __init__(
         self, request: H2Request, fields: list[Header], length: int | None, portal: Portal, options: Http2Options
     ) -> None:
-        super().__init__(request, fields, length)
+        # Not super().__init__(): one call less for each request.
+        self.request = request
+        self.body = request.body
+        self.fields = fields
+        self.length = length
+        self.chunks = deque()
+        self._options = options
         self._portal = portal
         self._lock = _thread.allocate_lock()
         self._lock.acquire()
-        self._unit = max(16384, options.stream_window // 8)
 
     def wake(self) -> None:
         if self._asleep:
@@ -197,7 +203,7 @@ class SyncExchange(Stream):
 
     def _credit(self, size: int) -> None:
         self._taken += size
-        if self._taken >= self._unit or (self.ended and not self.chunks):
+        if self._taken >= max(16384, self._options.stream_window // 8) or (self.ended and not self.chunks):
             taken, self._taken = self._taken, 0
             connection = self.connection
             if connection is not None:

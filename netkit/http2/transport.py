@@ -163,7 +163,7 @@ class SocketTransport:
                 self._tls.feed(buffer[:size])
                 self._decrypted(buffer)
             if size < _READ:
-                break  # whatever has come meanwhile makes the descriptor readable again
+                return  # whatever has come meanwhile makes the descriptor readable again
         if self._wrapped and not self._closing and self._sock.pending():  # type: ignore[attr-defined]
             # What OpenSSL holds already does not.
             self._loop.call_soon(self._readable)

@@ -130,6 +130,8 @@ class _Trust:
         """What a connection under these settings must not be shared beyond: the settings, and the state of the files
         that they name. Raises OSError when one is not there."""
         location = DEFAULT_CA_BUNDLE_PATH if verify is True else verify
+        if cert is None and isinstance(location, str):
+            return bool(verify), location, None, _stamp(location)
         stamps = [_stamp(name) for name in (location, *_files(cert)) if isinstance(name, str)]
         return bool(verify), location, cert, *stamps
 

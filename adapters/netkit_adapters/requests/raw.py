@@ -82,14 +82,14 @@ class ExchangeBody(ResponseBody):
         """
         if self.native._content_consumed:
             return
-        parts = []
-        try:
-            while data := self.file.read1():
-                parts.append(data)
-        except urllib3_errors.HTTPError as error:
-            raise self.late() or _as_requests(error) from error
+        content = self.file.whole()
+        if content is None:
+            try:
+                content = self.file.read()
+            except urllib3_errors.HTTPError as error:
+                raise self.late() or _as_requests(error) from error
         native = self.native
-        native._content = parts[0] if len(parts) == 1 else b"".join(parts)
+        native._content = content
         native._content_consumed = True
 
     def late(self) -> BaseException | None:
@@ -155,6 +155,20 @@ class ExchangeFile:
             parts.append(data)
             wanted -= len(data)
         return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def whole(self) -> bytes | None:
+        """All of it, where it has arrived to its end and nothing was taken yet; else None."""
+        exchange, body = self._exchange, self._body
+        if self._over or self._left or body.pace is not None:
+            return None
+        if not exchange.ended or exchange.error is not None or exchange.held:
+            return None
+        data = exchange.read()
+        if data:
+            data = body.chunk(data)
+        self._over = True
+        body.end()
+        return data
 
     def _next(self) -> bytes:
         pace = self._body.pace
