@@ -12,12 +12,14 @@ Rules of this file:
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import socket
 import stat
 import sys
 import tempfile
 import threading
+import time
 from pathlib import Path
 from typing import Any, Final
 
@@ -30,6 +32,9 @@ __all__ = ["look", "running", "serve", "snapshot", "stop"]
 
 LARGEST: Final = 4 * 2**20
 TIMEOUT: Final = 2.0
+PAUSE: Final = 0.2
+
+log = logging.getLogger("netkit")
 
 
 def snapshot() -> dict[str, Any]:
@@ -47,11 +52,17 @@ def _plain(value: Any) -> Any:
 
 
 def _folder() -> Path:
-    """Where the sockets of this user lie; made if it is not there. Raises NetkitError if others could enter it."""
-    base = os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir()
-    path = Path(base) / f"netkit-{os.getuid()}"
-    path.mkdir(mode=0o700, exist_ok=True)
-    found = path.lstat()
+    """Where the sockets of this user lie; made if it is not there. Raises NetkitError if it cannot be made, or if
+    others could enter it."""
+    base = Path(os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir())
+    if not base.is_dir():
+        base = Path(tempfile.gettempdir())  # su and cron hand on the folder of a login that is over
+    path = base / f"netkit-{os.getuid()}"
+    try:
+        path.mkdir(mode=0o700, exist_ok=True)
+        found = path.lstat()
+    except OSError as error:
+        raise NetkitError(f"{path} cannot be made: {error.strerror}; point XDG_RUNTIME_DIR elsewhere") from error
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or stat.S_IMODE(found.st_mode) & 0o077:
         raise NetkitError(f"{path} can be entered by others: remove it, or point XDG_RUNTIME_DIR elsewhere")
     return path
@@ -79,14 +90,14 @@ class _Server:
             if not hasattr(socket, "AF_UNIX"):
                 raise NetkitError("netkit top needs unix sockets, which this system does not have")
             path = _folder() / f"{os.getpid()}.sock"
-            path.unlink(missing_ok=True)
             made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
             try:
+                path.unlink(missing_ok=True)
                 made.bind(str(path))
                 made.listen(8)
-            except OSError:
+            except OSError as error:
                 made.close()
-                raise
+                raise NetkitError(f"netkit top: no socket at {path}: {error.strerror or error}") from error
             self._socket, self._path = made, path
         threading.Thread(target=self._run, args=(made,), name="netkit-monitor", daemon=True).start()
         return path
@@ -106,10 +117,18 @@ class _Server:
             try:
                 asking, _ = listening.accept()
             except OSError:
-                return
-            with asking, contextlib.suppress(OSError):
-                asking.settimeout(TIMEOUT)
-                asking.sendall(msgspec.json.encode(snapshot()))
+                if self._socket is not listening:
+                    return
+                time.sleep(PAUSE)  # too many open files, perhaps: that passes
+                continue
+            with asking:
+                try:
+                    asking.settimeout(TIMEOUT)
+                    asking.sendall(msgspec.json.encode(snapshot()))
+                except OSError:
+                    pass  # whoever asked is gone, or does not read
+                except Exception:
+                    log.exception("netkit: nothing could be told to netkit top")
 
 
 _server: Final = _Server()
@@ -131,15 +150,22 @@ def stop() -> None:
 
 
 def running() -> list[int]:
-    """Processes of this user that can be looked at. Sockets that nobody listens to any more are removed."""
+    """Processes of this user that listen, also one that is too busy to answer now. Sockets that nobody listens to any
+    more are removed."""
     found = []
     for path in sorted(_folder().glob("*.sock")):
-        try:
-            look(int(path.stem))
-        except (OSError, ValueError, msgspec.DecodeError):
-            path.unlink(missing_ok=True)
-        else:
-            found.append(int(path.stem))
+        if not path.stem.isdecimal():
+            continue
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asking:
+            asking.settimeout(TIMEOUT)
+            try:
+                asking.connect(str(path))
+            except (ConnectionRefusedError, FileNotFoundError):
+                path.unlink(missing_ok=True)
+                continue
+            except OSError:
+                pass  # its queue is full: it is there
+        found.append(int(path.stem))
     return found
 
 

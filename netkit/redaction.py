@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import re
 from typing import Final
+from urllib.parse import unquote
 
 __all__ = ["REDACTED", "safe_url"]
 
 REDACTED: Final = "REDACTED"
 LONGEST_VALUE: Final = 48
 """A longer value of a query parameter is hidden whatever its name: signatures, tokens and pictures are long."""
+LONGEST_LONE: Final = 16
+"""The same for a value that stands alone: it is a flag, or anything."""
 
-_SECRET = re.compile(r"key|token|secret|passw|pwd|sig|auth|cred|cookie|session|jwt|code|nonce|otp", re.IGNORECASE)
+_SECRET = re.compile(
+    r"key|token|secret|passw|pwd|sig|auth|cred|cookie|session|jwt|code|nonce|otp|bearer|hmac|saml|ticket",
+    re.IGNORECASE,
+)
+_BETWEEN = re.compile(r"([&;])")
+"""Some servers take ";" for "&", as HTML 4 advised."""
 
 
 def safe_url(url: str) -> str:
@@ -29,13 +37,12 @@ def safe_url(url: str) -> str:
     userinfo, at, host = authority.rpartition("@")
     if at:
         host = f"{REDACTED}:{REDACTED}@{host}" if ":" in userinfo else f"{REDACTED}@{host}"
-    shown = "&".join(_parameter(part) for part in query.split("&")) if question else ""
+    shown = "".join(_parameter(part) for part in _BETWEEN.split(query))
     return f"{scheme}://{host}{slash}{path}{question}{shown}"
 
 
 def _parameter(part: str) -> str:
     name, equals, value = part.partition("=")
     if not equals:
-        # A lone value may be anything.
-        return REDACTED if len(name) > LONGEST_VALUE else name
-    return f"{name}={REDACTED}" if len(value) > LONGEST_VALUE or _SECRET.search(name) else part
+        return REDACTED if len(name) > LONGEST_LONE else name
+    return f"{name}={REDACTED}" if len(value) > LONGEST_VALUE or _SECRET.search(unquote(name)) else part

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import stat
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -67,6 +69,41 @@ def test_only_its_user_can_look(place: Path) -> None:
     folder.chmod(0o755)
     with pytest.raises(netkit.NetkitError, match="can be entered by others"):
         monitor.serve()
+
+
+def test_a_process_that_does_not_answer_now_is_still_there(place: Path) -> None:
+    program = "from netkit import monitor; monitor.serve(); print('up', flush=True); input()"
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "up\n"
+        process.send_signal(signal.SIGSTOP)
+        assert monitor.running() == [process.pid]
+        process.send_signal(signal.SIGCONT)
+        assert monitor.look(process.pid)["pid"] == process.pid
+        process.kill()
+    assert monitor.running() == []
+    assert list((place / f"netkit-{os.getuid()}").iterdir()) == []
+
+
+def test_a_folder_that_is_gone_or_cannot_be_used(
+    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(place / "gone"))
+    monkeypatch.setattr(tempfile, "tempdir", str(place))
+    assert monitor.serve().parent == place / f"netkit-{os.getuid()}"
+    monitor.stop()
+    deep = place / ("x" * 120)
+    deep.mkdir()
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(deep))
+    with pytest.raises(netkit.NetkitError, match="too long"):
+        monitor.serve()
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(place))
+    (place / f"netkit-{os.getuid()}").rmdir()
+    (place / f"netkit-{os.getuid()}").write_text("in the way")
+    assert main(["top", "--once"]) == 2
+    assert "point XDG_RUNTIME_DIR elsewhere" in capsys.readouterr().err
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")

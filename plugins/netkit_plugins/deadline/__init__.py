@@ -19,7 +19,8 @@ reader is not the server's silence. Comment lines of an event stream (": ping") 
 progress; in a body that the stack has still to decompress they cannot be told apart and count.
 
 What it cannot do: in threads over HTTP/1.1 the head of an answer that drips byte by byte starts its socket's limit
-anew with each; it ends at most one limit late. DNS blocks a thread for as long as the system takes.
+anew with each; it ends at most one limit late. DNS blocks a thread for as long as the system takes, and a generator
+that is the body for as long as it takes for its next piece.
 
 Layers below find the end of the budget in `request.extensions["deadline"]` (monotonic seconds): `retry` plans no
 attempt that would begin after it.

@@ -12,6 +12,7 @@ from netkit_plugins.deadline.budget import Budget, Shrinking
 from netkit_plugins.deadline.options import DeadlineOptions
 from netkit_plugins.deadline.pace import BodyPace
 from netkit_plugins.deadline.progress import EventProgress
+from netkit_plugins.deadline.upload import in_time
 
 __all__ = ["DeadlineLayer"]
 
@@ -62,9 +63,15 @@ class DeadlineLayer:
             timeout=Shrinking.of(request.timeout, due, self._now, bounds_total=in_threads),
             extensions={**request.extensions, "deadline": due},
         )
+        if in_threads:
+            bounded = bounded.replace(
+                body=in_time(request.body, lambda: _exceeded(request, reason) if self._now() >= due else None)
+            )
         try:
             async with self._runtime.timeout(due - now + _grace(due - now)):
                 return await send(bounded)
+        except DeadlineExceeded:
+            raise
         except TimeoutError:
             if self._now() < due:
                 raise

@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 from netkit.errors import TransportError
 
-__all__ = ["METHODS", "address_of", "error_type", "method_of", "operation_of"]
+__all__ = ["METHODS", "OTHER", "Few", "address_of", "error_type", "method_of", "operation_of"]
 
 METHODS: Final = frozenset({"CONNECT", "DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT", "TRACE"})
 OPERATIONS: Final = {
@@ -19,6 +19,30 @@ OPERATIONS: Final = {
     "/embed": "embeddings",
 }
 """Ends of paths → the operation's name in the conventions for generative AI."""
+
+
+OTHER: Final = "other"
+
+
+class Few:
+    """At most about `most` values as they are; those that come later are all "other". Safe from any thread.
+
+    Why: each value of a label is a series that is kept for ever, and hosts and models are what callers name.
+    """
+
+    __slots__ = ("_known", "_most")
+
+    def __init__(self, most: int) -> None:
+        self._known: set[str] = set()
+        self._most = most
+
+    def __call__(self, value: str) -> str:
+        known = self._known
+        if value not in known:
+            if len(known) >= self._most:
+                return OTHER
+            known.add(value)
+        return value
 
 
 def method_of(method: str) -> str:

@@ -21,7 +21,8 @@ class TelemetryOptions:
     prometheus: bool = False
     """Register netkit's collector with prometheus_client's default registry. Needs netkit-http[prometheus]."""
     prometheus_port: int | None = None
-    """Serve `/metrics` on this port of 127.0.0.1, once per process; implies `prometheus`. None: do not."""
+    """Serve `/metrics` on this port of 127.0.0.1, once per process; implies `prometheus`. Where it is taken, a
+    warning is logged: of several workers, one serves its own numbers. None: do not."""
     log: str | None = None
     """JSON lines, one for each call: "stderr", "stdout", "logging" (the logger `netkit.calls`, level INFO), or a file
     that is appended to. None: none."""

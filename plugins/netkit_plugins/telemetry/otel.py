@@ -21,7 +21,7 @@ from netkit import Headers, Request, Response
 from netkit.errors import BodyClosed
 from netkit.plugins import Context
 from netkit.redaction import safe_url
-from netkit_plugins.telemetry.kinds import address_of, error_type, method_of, operation_of
+from netkit_plugins.telemetry.kinds import OTHER, Few, address_of, error_type, method_of, operation_of
 from netkit_plugins.telemetry.options import TelemetryOptions
 
 __all__ = ["OtelWatcher"]
@@ -34,6 +34,11 @@ TOKENS: Final = (1, 4, 16, 64, 256, 1024, 4096, 16384, 65536, 262144, 1048576, 4
 TAIL: Final = 4096
 """Bytes at an answer's end in which its token usage is looked for: servers write it last."""
 MODEL_LENGTH: Final = 128
+MAX_SERIES: Final = 100
+"""Servers, and models, with series of their own; spans always name theirs."""
+
+_server: Final = Few(MAX_SERIES)
+_model: Final = Few(MAX_SERIES)
 
 _INPUT = re.compile(rb'"(?:prompt|input)_tokens"\s*:\s*(\d{1,12})')
 _OUTPUT = re.compile(rb'"(?:completion|output)_tokens"\s*:\s*(\d{1,12})')
@@ -92,11 +97,13 @@ class _Call:
         operation = operation_of(request.url) if watcher.gen_ai and request.method == "POST" else None
         if operation is not None:
             asked = _asked(request)
-            self._labels = {"gen_ai.operation.name": operation, "server.address": attributes["server.address"]}
-            if asked.model:
-                self._labels["gen_ai.request.model"] = asked.model[:MODEL_LENGTH]
-            name, kind = f"{operation} {asked.model[:MODEL_LENGTH]}".rstrip(), SpanKind.CLIENT
-            attributes |= self._labels
+            model = asked.model[:MODEL_LENGTH]
+            self._labels = {"gen_ai.operation.name": operation, **_server_labels(attributes)}
+            attributes["gen_ai.operation.name"] = operation
+            if model:
+                self._labels["gen_ai.request.model"] = _model(model)
+                attributes["gen_ai.request.model"] = model
+            name, kind = f"{operation} {model}".rstrip(), SpanKind.CLIENT
             if asked.stream:
                 attributes["gen_ai.request.stream"] = True
             if asked.max_tokens is not None:
@@ -122,7 +129,7 @@ class _Call:
         watcher = self._watcher
         self._attempts += 1
         attributes = _request_attributes(request)
-        labels = {key: value for key, value in attributes.items() if key not in ("url.full", "url.scheme")}
+        labels = {"http.request.method": attributes["http.request.method"], **_server_labels(attributes)}
         if self._attempts > 1:
             attributes["http.request.resend_count"] = self._attempts - 1
         span = watcher.tracer.start_span(
@@ -168,6 +175,14 @@ def _request_attributes(request: Request) -> dict[str, Any]:
         "url.full": safe_url(request.url),
         "url.scheme": request.url.partition("://")[0],
     }
+
+
+def _server_labels(attributes: dict[str, Any]) -> dict[str, Any]:
+    """Of a call's or an attempt's attributes those that tell its server, for metrics."""
+    host, port = attributes["server.address"], attributes["server.port"]
+    if _server(f"{host}:{port}") == OTHER:
+        return {"server.address": OTHER}
+    return {"server.address": host, "server.port": port}
 
 
 def _asked(request: Request) -> _Asked:

@@ -8,6 +8,8 @@ Rules of this file:
 
 from __future__ import annotations
 
+import errno
+import logging
 import threading
 import time
 from collections import defaultdict
@@ -22,7 +24,7 @@ from prometheus_client.registry import Collector
 from netkit import Request, Response, process
 from netkit.errors import BodyClosed, ConfigError
 from netkit.plugins import Context
-from netkit_plugins.telemetry.kinds import address_of, method_of
+from netkit_plugins.telemetry.kinds import Few, address_of, method_of
 from netkit_plugins.telemetry.options import TelemetryOptions
 
 __all__ = ["PrometheusWatcher"]
@@ -31,10 +33,12 @@ MAX_HOSTS: Final = 100
 """Hosts with a series of their own; what comes later is counted as "other"."""
 BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 
+log = logging.getLogger("netkit.telemetry")
+
 _lock = threading.Lock()
 _seconds: Histogram | None = None
 _served: set[int] = set()
-_hosts: set[str] = set()
+_host: Final = Few(MAX_HOSTS)
 
 
 class PrometheusWatcher:
@@ -45,9 +49,7 @@ class PrometheusWatcher:
             _serve(options.prometheus_port)
 
     def begin(self, request: Request) -> _Call:
-        host = address_of(request.url)[0]
-        if host not in _hosts:
-            host = _known(host)
+        host = _host(address_of(request.url)[0])
         return _Call(self._seconds, (self._stack, method_of(request.method), host))
 
 
@@ -96,16 +98,13 @@ def _serve(port: int) -> None:
         try:
             start_http_server(port, addr="127.0.0.1")
         except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                # One setting serves all workers of a program, and a port only one of them.
+                log.warning("netkit: telemetry.prometheus_port: %d is taken; this process serves no metrics", port)
+                _served.add(port)
+                return
             raise ConfigError(f"telemetry.prometheus_port: {port}: {error.strerror}") from error
         _served.add(port)
-
-
-def _known(host: str) -> str:
-    with _lock:
-        if len(_hosts) >= MAX_HOSTS:
-            return "other"
-        _hosts.add(host)
-        return host
 
 
 class _Sessions(Collector):

@@ -171,6 +171,33 @@ def test_a_body_that_goes_on_past_the_end_fails(face: Any, gpu: MockGPU) -> None
     drive(face, gpu, scenario, total=0.3)
 
 
+@pytest.mark.parametrize("face", [face for face in FACES if not face.is_async], ids=str)
+def test_a_body_that_its_caller_produces_for_too_long(face: Any, gpu: MockGPU) -> None:
+    """The thread is in the caller's own code then: it is left at the next piece. In a loop it is cancelled there."""
+    produced = 0
+
+    def endless() -> Iterator[bytes]:
+        nonlocal produced
+        while produced < 2000:
+            produced += 1
+            time.sleep(0.01)
+            yield b"x"
+
+    async def scenario(session: Any) -> None:
+        nonlocal produced
+        produced = 0
+        error = await late(face, session.request("POST", gpu.url + "/ok", content=endless))
+        assert error.details["reason"] == "deadline"
+        assert 1 <= produced < 1000
+        await until_all_is_over(face, gpu)
+        # Files, memory and whatever is quick go as they always do.
+        answer = await session.request("POST", gpu.url + "/ok", content=lambda: iter([b"a", b"", b"b" * 100_000]))
+        assert answer.status == 200
+        assert gpu.log.requests[-1].body == b"a" + b"b" * 100_000
+
+    drive(face, gpu, scenario, total=0.5)
+
+
 async def until_all_is_over(face: Any, gpu: MockGPU) -> None:
     """The server has seen every one of them left: nothing stays open."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import socket
 import ssl
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -256,6 +257,65 @@ def test_a_thousand_urls_are_few_series(gpu: MockGPU) -> None:
     ]
     assert len(counts) == 1
     assert "netkit_requests_total" in generate_latest().decode()
+
+
+def points(name: str) -> list[dict[str, Any]]:
+    """The attributes of a metric's series."""
+    data: Any = _reader.get_metrics_data()
+    return [
+        dict(point.attributes)
+        for resource in data.resource_metrics
+        for scope in resource.scope_metrics
+        for metric in scope.metrics
+        if metric.name == name
+        for point in metric.data.data_points
+    ]
+
+
+def test_a_thousand_hosts_and_models_are_few_series(
+    monkeypatch: pytest.MonkeyPatch, spans: Callable[[], list[ReadableSpan]]
+) -> None:
+    from netkit_plugins.telemetry import kinds, otel, prometheus
+    from prometheus_client import generate_latest
+
+    monkeypatch.setattr(otel, "_server", kinds.Few(5))
+    monkeypatch.setattr(otel, "_model", kinds.Few(5))
+    monkeypatch.setattr(prometheus, "_host", kinds.Few(5))
+    calls = [
+        {"url": f"http://h{number}.invalid/v1/embeddings", "json": {"model": f"m{number}", "input": "x"}}
+        for number in range(20)
+    ]
+    with netkit.Session(plugins={"telemetry": {"otel": True, "prometheus": True}, "http2": False}) as session:
+        session.mount("http://", Refusing())
+        for call in calls:
+            with pytest.raises(requests.ConnectionError):
+                session.post(call["url"], json=call["json"])
+    invalid = {point["server.address"] for point in points("http.client.request.duration")}
+    assert {host for host in invalid if host.endswith(".invalid")} == {f"h{number}.invalid" for number in range(5)}
+    assert "other" in invalid
+    models = {point.get("gen_ai.request.model") for point in points("gen_ai.client.operation.duration")}
+    assert {f"m{number}" for number in range(5)} | {"other"} <= models
+    assert "m5" not in models
+    shown = generate_latest().decode()
+    assert "h4.invalid" in shown
+    assert "h5.invalid" not in shown
+    assert 'host="other"' in shown
+    assert any(span.attributes and span.attributes["server.address"] == "h19.invalid" for span in spans())
+
+
+class Refusing(requests.adapters.HTTPAdapter):
+    """Fails as a server that is not there, without asking any name server."""
+
+    def send(self, *_: Any, **__: Any) -> requests.Response:
+        raise requests.ConnectionError("nobody there")
+
+
+def test_a_port_that_is_taken_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    """Several workers share one configuration."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with netkit.Session(plugins={"telemetry": {"prometheus_port": port}}):
+            assert f"{port} is taken" in caplog.text
 
 
 def test_lines(run: Any, gpu: MockGPU, tmp_path: Path) -> None:
