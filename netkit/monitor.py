@@ -6,7 +6,8 @@ Rules of this file:
 
 - The socket lies in a folder that only its user can enter; nothing can be asked or changed through it, only read.
 - One thread per process, a daemon; a forked child opens a socket of its own.
-- An answer holds numbers, stacks and hosts: no URL, header or body.
+- An answer holds numbers, stacks and the names of circuits (an address; a path where `breaker.scope` is "route"): no
+  query, credential, header or body.
 """
 
 from __future__ import annotations

@@ -20,6 +20,8 @@ _SECRET = re.compile(
 )
 _BETWEEN = re.compile(r"([&;])")
 """Some servers take ";" for "&", as HTML 4 advised."""
+_BESIDE = re.compile(r";([^;/]+)")
+"""Parameters of a path's segment, such as ";jsessionid=…" (RFC 3986, section 3.3)."""
 
 
 def safe_url(url: str) -> str:
@@ -38,6 +40,7 @@ def safe_url(url: str) -> str:
     if at:
         host = f"{REDACTED}:{REDACTED}@{host}" if ":" in userinfo else f"{REDACTED}@{host}"
     shown = "".join(_parameter(part) for part in _BETWEEN.split(query))
+    path = _BESIDE.sub(lambda found: f";{_parameter(found[1])}", path)
     return f"{scheme}://{host}{slash}{path}{question}{shown}"
 
 

@@ -25,6 +25,7 @@ from netkit.redaction import safe_url
         ("https://h/x?sk-0123456789abcdef", "https://h/x?REDACTED"),
         ("https://h/x?a=1;token=S&b=2;c=3", "https://h/x?a=1;token=REDACTED&b=2;c=3"),
         ("https://h/x?api%5F%6Bey=S&%70assword=S", "https://h/x?api%5F%6Bey=REDACTED&%70assword=REDACTED"),
+        ("https://h/x;v=1;jsessionid=S/y;?q=ok", "https://h/x;v=1;jsessionid=REDACTED/y;?q=ok"),
         ("https://h/x?flag&page=2", "https://h/x?flag&page=2"),
         ("https://[::1]:80/x", "https://[::1]:80/x"),
         ("https://h?auth=S", "https://h?auth=REDACTED"),

@@ -164,7 +164,8 @@ def _union(value: Any, members: tuple[Any, ...]) -> Any:
         try:
             return convert(value, member)
         except Mismatch as mismatch:
-            if len(mismatch.path) > len(deepest.path if deepest else "") or mismatch.unknown:
+            if len(mismatch.path) > len(deepest.path if deepest else "") or mismatch.problem:
+                # What says why is of the type that was meant.
                 deepest = mismatch
     raise deepest or Mismatch(value, expected=" or ".join(describe(item) for item in _none_last(members)))
 

@@ -105,12 +105,12 @@ class Patch:
             return  # netkit was attached to it by hand, with settings of its own
         try:
             if kind is original:
-                session.__class__ = ours
+                _become(session, ours)
             self._adapter.adopt(session)
         except Exception as error:  # noqa: BLE001
             # A session of an unusual make stays what it was.
             log.warning("netkit: a %s stays without netkit: %s", kind.__qualname__, error)
-            session.__class__ = kind
+            _become(session, kind)
             return
         reference = weakref.ref(session)
 
@@ -119,12 +119,17 @@ class Patch:
             if known is not None:
                 self._adapter.release(known)
                 if type(known) is ours:
-                    known.__class__ = original
+                    _become(known, original)
 
         self._undo.append(put_back)
 
     def __repr__(self) -> str:
         return f"<Patch {self._stack}: {len(self._undo)} changes>"
+
+
+def _become(session: Any, kind: type) -> None:
+    # Not by the session's own `__setattr__`: aiohttp's warns, which is an error to who runs Python with -W error.
+    object.__setattr__(session, "__class__", kind)
 
 
 def _restore(names: dict[str, Any], name: str, ours: Any, value: Any) -> None:

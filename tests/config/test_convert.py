@@ -144,3 +144,18 @@ class Unresolved:
 def test_a_type_that_cannot_be_resolved_is_the_plugins_fault() -> None:
     with pytest.raises(PluginError, match="Unresolved"):
         options_of(Unresolved)
+
+
+@dataclass(frozen=True)
+class Positive:
+    number: int
+
+    def __post_init__(self) -> None:
+        if self.number <= 0:
+            raise ValueError("number must be above 0")
+
+
+def test_a_table_that_refuses_itself_says_why_also_among_others() -> None:
+    with pytest.raises(Mismatch) as caught:
+        convert({"number": 0}, Positive | str)
+    assert caught.value.problem == "number must be above 0"

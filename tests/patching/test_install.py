@@ -120,6 +120,31 @@ def test_subclasses_and_live_sessions(program: Program) -> None:
     """)
 
 
+def test_what_looks_at_sessions_bears_with_one_that_was_released(program: Program) -> None:
+    """Its counters are read, and its connections swept, also after netkit has let go of it."""
+    program("""
+        import requests, netkit
+        from netkit import monitor
+        from netkit.facade import edge_of
+        from netkit_plugins.pool import sweep
+        session = requests.Session()
+        session.verify = CA
+        netkit.install()
+        with netkit.overrides(http2=False):
+            assert session.post(EMBED, json=BODY).raw.version == 11
+        edge = edge_of(session)
+        (pool,) = sweep._of_threads._watched
+        assert edge.stats().pool.open == 1
+        netkit.uninstall()
+        assert session.post(EMBED, json=BODY).raw.version == 11
+        assert edge.stats().pool.open == 0
+        assert edge.stats().pool.opened_total == 1
+        assert pool.sweep() is False
+        assert monitor.snapshot()["stacks"]["requests"]["requests"] == 1
+        session.close()
+    """)
+
+
 def test_a_live_aiohttp_session(program: Program) -> None:
     program("""
         import aiohttp, asyncio, ssl, netkit

@@ -144,12 +144,14 @@ class _DrivenPool(HTTPConnectionPool):
         released: Any = self
         released.__class__ = HTTPSConnectionPool if isinstance(self, HTTPSConnectionPool) else HTTPConnectionPool
 
-    def idle_connections(self) -> list[Any]:
-        queue = self.pool
-        if queue is None:
-            return []
-        with queue.mutex:
-            return [connection for connection in queue.queue if connection is not None and connection.sock]
+
+def idle_connections(pool: HTTPConnectionPool) -> list[Any]:
+    """Those in a pool's queue that are open; also where it has just been released."""
+    queue = pool.pool
+    if queue is None:
+        return []
+    with queue.mutex:
+        return [connection for connection in queue.queue if connection is not None and connection.sock]
 
 
 def _shut(connection: Any) -> None:
@@ -266,6 +268,7 @@ class RequestsPool:
             pool._netkit_release()
         with self._lock:
             self._adopted, self._own = weakref.WeakSet(), weakref.WeakSet()
+            self.pools, self.connections = weakref.WeakSet(), weakref.WeakSet()
 
     def succeed(self, other: RequestsPool) -> None:
         """Take over from the driver of a session whose settings are replaced: its adapters with their open
@@ -403,7 +406,7 @@ class RequestsPool:
                 self._policy.keep_alive_hint(origin, seconds)
 
     def counts(self) -> PoolCounts:
-        idle = sum(len(pool.idle_connections()) for pool in self._all(self.pools))
+        idle = sum(len(idle_connections(pool)) for pool in self._all(self.pools))
         alive = sum(1 for connection in self._all(self.connections) if connection.sock)
         return PoolCounts(
             open=alive,
@@ -432,8 +435,10 @@ class RequestsPool:
 
     def _idle(self) -> Iterator[tuple[_DrivenPool, Any, _Life]]:
         for pool in self._all(self.pools):
-            for connection in pool.idle_connections():
-                yield pool, connection, _life_of(connection)
+            for connection in idle_connections(pool):
+                life = connection.__dict__.get(LIFE)
+                if life is not None:  # None: of a pool that was released a moment ago
+                    yield pool, connection, life
 
     def _close_idle(self, pool: _DrivenPool, connection: Any) -> bool:
         queue = pool.pool

@@ -19,6 +19,7 @@ import pytest
 import requests
 from netkit_adapters.requests import CircuitOpen, PoolTimeout
 from netkit_adapters.requests.errors import _causes, classify, to_native
+from netkit_adapters.requests.pool import idle_connections
 from requests import exceptions as native
 from requests.adapters import HTTPAdapter
 from urllib3.connection import HTTPConnection
@@ -226,7 +227,7 @@ def test_a_closed_idle_socket_is_dropped_before_the_post(gpu: MockGPU, path: str
         assert session.get(f"{gpu.url}{path}").status_code in (200, 204)
         if http == "1.1":
             # The log may know of the close a moment before the client's kernel does.
-            (idle,) = [c for pool in session._netkit_wiring.pool.pools for c in pool.idle_connections()]
+            (idle,) = [c for pool in session._netkit_wiring.pool.pools for c in idle_connections(pool)]
             assert select.select([idle.sock], [], [], 10)[0]
         else:
             wait_until(lambda: netkit.stats(session).http2.connections == 0)
