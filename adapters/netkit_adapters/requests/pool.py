@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from urllib3 import PoolManager
 
-__all__ = ["RequestsPool"]
+__all__ = ["RequestsPool", "idle_connections"]
 
 _now = time.monotonic
 _left_behind: list[Any] = []
