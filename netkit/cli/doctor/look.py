@@ -88,7 +88,7 @@ class _Look:
         reply = self._ask(main, "GET", self._target.path)
         self._found.status, self._found.answered = reply.status, reply.seconds
         self._found.server = self._quoted(reply.header("server"))
-        self._found.location = self._quoted((reply.header("location") or "").partition("?")[0]) or None
+        self._found.location = self._quoted(_bare(reply.header("location") or "")) or None
         if isinstance(main, Http2):
             self._quietly("PING", lambda: self._ping(main))
         self._quietly("HTTP/1.1", self._http1)
@@ -270,3 +270,8 @@ class _Look:
 def _settings(line: Http2) -> Http2Facts:
     said = line.frames.settings
     return Http2Facts(said.get(3), said.get(4, 65535), line.frames.window, said.get(5, 16384), said.get(6))
+
+
+def _bare(location: str) -> str:
+    """Where a redirect leads, without credentials, query and fragment."""
+    return re.sub(r"//[^/]*@", "//", re.split(r"[?#]", location, maxsplit=1)[0])

@@ -61,9 +61,22 @@ class Target:
         """The longest first, so that none leaves its end behind."""
         values = [value for _, value in self.headers]
         parts = [part for value in values for part in re.split(r"[\s=;,]+", value) if len(part) >= 6]
+        # A server may repeat what it decoded.
+        parts += [part for part in map(_password, values) if len(part) >= 4]
         query = self.path.partition("?")[2]
         parts += [part for part in re.split(r"[=&]", query) if len(part) >= 6]
         return sorted({*values, *parts} - {""}, key=len, reverse=True)
+
+
+def _password(value: str) -> str:
+    """That of Basic credentials; "" for another header's value."""
+    scheme, _, encoded = value.partition(" ")
+    if scheme.lower() != "basic":
+        return ""
+    try:
+        return base64.b64decode(encoded).decode("utf-8", "replace").partition(":")[2]
+    except ValueError:
+        return ""
 
 
 def parse(url: str, headers: list[str], *, command: str = "doctor") -> Target:

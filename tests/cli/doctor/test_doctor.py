@@ -187,6 +187,18 @@ def test_credentials_are_sent_and_never_shown(capsys: pytest.CaptureFixture[str]
     assert "401 bad key ***" in captured.out
 
 
+def test_a_password_that_the_server_repeats_is_not_shown_either(capsys: pytest.CaptureFixture[str]) -> None:
+    with MockGPU(tls=False) as gpu:
+        gpu.route("/v1", lambda _: Answer(302, [("location", "http://u:other@else/x?token=t0ken#t0ken")], b""))
+        gpu.faults.push(faults.Status(401, body="no entry for u with s3cretword", path="/v1/embeddings", times=None))
+        url = gpu.url.replace("http://", "http://u:s3cretword@") + "/v1"
+        assert main(["doctor", url, "--idle", "0", "--no-upload"]) == 0
+        shown = "".join(capsys.readouterr())
+    assert "redirects to http://else/x (not followed)" in shown
+    assert "no entry for u with ***" in shown
+    assert not {word for word in ("s3cretword", "other", "t0ken") if word in shown}
+
+
 @pytest.mark.parametrize("header", ["Authorization", "X: a\nb", "Host: x", "Ключ: x"])
 def test_headers_that_are_none(header: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor", "http://localhost", "--header", header]) == 2
