@@ -9,7 +9,7 @@ READY  := $(VENV)/.netkit-ready
 CLEAN  := env -u REQUESTS_CA_BUNDLE -u CURL_CA_BUNDLE -u SSL_CERT_FILE -u SSL_CERT_DIR \
           -u HTTP_PROXY -u HTTPS_PROXY -u ALL_PROXY -u NO_PROXY -u http_proxy -u https_proxy -u all_proxy -u no_proxy
 
-.PHONY: demo test check bench docs compat storm clean
+.PHONY: demo test conformance check bench docs compat storm clean
 
 $(READY): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -27,6 +27,10 @@ demo: $(READY)
 
 test: $(READY)
 	$(CLEAN) $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(PYTEST_ARGS)
+
+# Every plugin on every face over both protocols; `make test` leaves out what takes the same way twice.
+conformance: $(READY)
+	$(CLEAN) NETKIT_CONFORMANCE=full $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal tests/conformance $(PYTEST_ARGS)
 
 check: $(READY)
 	$(BIN)/ruff format --check .

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any, Final
 
 import pytest
@@ -30,8 +31,26 @@ SUBJECTS: Final = [conformance.Subject(None)] + [
     conformance.Subject(name, OPTIONS.get(name, {})) for name in DEFAULT_PLUGINS
 ]
 
+ALWAYS_ON: Final = frozenset({None, "retry", "pool", "http2"})
+ENGINES: Final = ("requests", "httpx-async", "aiohttp")
+"""One face for each way to the HTTP/2 engine: through the portal, from tasks by neutral messages, from tasks by
+native ones. The others take the same ways with the same code."""
 
-@pytest.mark.parametrize("case", conformance.cases(SUBJECTS, http=("1.1", "2")), ids=str)
+
+def matrix() -> list[conformance.Case]:
+    """Every plugin on every face. Over HTTP/2, plugins that are off by default run on one face for each way to the
+    engine, and on all of them with NETKIT_CONFORMANCE=full (`make conformance`)."""
+    if os.environ.get("NETKIT_CONFORMANCE") == "full":
+        return conformance.cases(SUBJECTS, http=("1.1", "2"))
+    found = conformance.cases(SUBJECTS)
+    for subject in SUBJECTS:
+        stacks = None if subject.name in ALWAYS_ON else ENGINES
+        over_http2 = conformance.cases(subject, http=("2",), stacks=stacks)
+        found += [case for case in over_http2 if case.face is not None]
+    return found
+
+
+@pytest.mark.parametrize("case", matrix(), ids=str)
 def test_conformance(case: conformance.Case) -> None:
     case.run()
 
