@@ -79,7 +79,7 @@ def interrupted_at(step: int, call: Callable[[], Any]) -> str | None:
 
 
 @pytest.mark.skipif(
-    sys.version_info >= (3, 13),
+    sys.version_info >= (3, 12),
     reason="there a trace is told of the first line of a `with` before its lock is guarded",
 )
 @pytest.mark.parametrize("name", ["batch", "coalesce"])

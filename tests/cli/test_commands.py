@@ -228,6 +228,27 @@ def test_a_plugin_that_lacks_its_library_says_what_to_install() -> None:
     assert "pip install 'netkit-http[image]'" in done.stdout
 
 
+def test_who_looks_at_every_attribute_meets_an_import_error() -> None:
+    # freezegun does, and takes that for "not there".
+    program = (
+        HIDDEN.format(hidden="PIL")
+        + """
+import netkit
+found = []
+for name in dir(netkit):
+    try:
+        getattr(netkit, name)
+    except ImportError as error:
+        found.append((name, "netkit-http[image]" in str(error)))
+assert found and {name for name, _ in found} <= {"preprocess", "ProcessedImage"}, found
+assert all(told for _, told in found), found
+"""
+    )
+    program = "import sys\n" + program
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_mock_gpu_serves_until_told_to_stop() -> None:
     command = [sys.executable, "-m", "netkit.cli", "mock-gpu", "--no-tls", "--dimensions", "5"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:

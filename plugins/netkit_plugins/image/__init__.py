@@ -31,13 +31,13 @@ some 5 kB: on an uplink of 10 Mbit/s that is 25 ms in place of 3 s.
 from __future__ import annotations
 
 from netkit import hookimpl
-from netkit.errors import PluginError
 from netkit.hookspecs import Register
 
 try:
     import PIL  # noqa: F401 - the modules below need it; who lacks it is told what to install
 except ModuleNotFoundError as error:
-    raise PluginError("it needs: pip install 'netkit-http[image]'") from error
+    # Still an ImportError: tools that look at every attribute of every module (freezegun) meet `netkit.preprocess`.
+    raise ModuleNotFoundError("it needs: pip install 'netkit-http[image]'", name=error.name) from error
 
 from netkit_plugins.image.layer import ImageLayer, ImageStats
 from netkit_plugins.image.options import ImageOptions, PictureOptions
