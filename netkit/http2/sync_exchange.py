@@ -9,7 +9,6 @@ Rules of this file:
 from __future__ import annotations
 
 import _thread
-from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -40,12 +39,7 @@ class SyncExchange(Stream):
     def __init__(
         self, request: H2Request, fields: list[Header], length: int | None, portal: Portal, options: Http2Options
     ) -> None:
-        # Not super().__init__(): one call less for each request.
-        self.request = request
-        self.body = request.body
-        self.fields = fields
-        self.length = length
-        self.chunks = deque()
+        super().__init__(request, fields, length)
         self._options = options
         self._portal = portal
         self._lock = _thread.allocate_lock()
