@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from netkit.cli.demo.backend import DIMENSIONS, GPUS, SETTING, gpu_flags, server_stats
 from netkit.cli.demo.backend import backend as make_backend
@@ -38,6 +38,8 @@ from netkit.cli.demo.scarce import measure as measure_scarce
 from netkit.cli.demo.stacks import STACKS, Calls
 
 __all__ = ["run"]
+
+T = TypeVar("T")
 
 TABLE_WIDTH = 124
 
@@ -78,57 +80,50 @@ def _flow_control(console: Any, columns: Any) -> list[FlowOutcome]:
     return flows
 
 
-def _replicas(console: Any, columns: Any) -> list[ReplicaOutcome]:
-    """Step 5, on httpx: one of two replicas is killed under load."""
+def _shown(
+    console: Any,
+    columns: Any,
+    bars: Sequence[tuple[str, int, Callable[[Any], list[T]]]],
+    made: Callable[[list[T]], Any],
+) -> list[T]:
+    """A step with servers of its own: for each bar (its text, how far it goes, what is measured meanwhile and moves
+    it) the outcomes, and one table `made` of them all."""
     from rich.console import Console
     from rich.progress import Progress
 
+    outcomes: list[T] = []
     with Progress(*columns, console=console) as progress:
-        bar = progress.add_task("a replica dies", total=len(REPLICA_SETTINGS) * REPLICA_CALLS)
-        outcomes = measure_replicas(partial(progress.advance, bar))
-    Console(width=max(console.width, TABLE_WIDTH)).print(replicas_table(outcomes))
+        for text, total, work in bars:
+            outcomes += work(partial(progress.advance, progress.add_task(text, total=total)))
+    Console(width=max(console.width, TABLE_WIDTH)).print(made(outcomes))
     return outcomes
+
+
+def _replicas(console: Any, columns: Any) -> list[ReplicaOutcome]:
+    """Step 5, on httpx: one of two replicas is killed under load."""
+    bar = ("a replica dies", len(REPLICA_SETTINGS) * REPLICA_CALLS, measure_replicas)
+    return _shown(console, columns, [bar], replicas_table)
 
 
 def _scarce(console: Any, columns: Any, stacks: Sequence[str]) -> list[Outcome]:
     """Step 6 where the GPU is the limit."""
-    from rich.console import Console
-    from rich.progress import Progress
-
-    outcomes: list[Outcome] = []
-    with Progress(*columns, console=console) as progress:
-        for stack in stacks:
-            bar = progress.add_task(f"{stack}: one GPU", total=len(PAIR) * SCARCE_CALLS)
-            outcomes += measure_scarce(stack, partial(progress.advance, bar))
-    Console(width=max(console.width, TABLE_WIDTH)).print(scarce_table(outcomes))
-    return outcomes
+    total = len(PAIR) * SCARCE_CALLS
+    bars = [(f"{stack}: one GPU", total, partial(measure_scarce, stack)) for stack in stacks]
+    return _shown(console, columns, bars, scarce_table)
 
 
 def _pictures(console: Any, columns: Any) -> list[PictureOutcome]:
     """Step 8, on httpx: photographs over a thin uplink, as they are and made fit first."""
-    from rich.console import Console
-    from rich.progress import Progress
-
     if importlib.util.find_spec("PIL") is None:
         console.print("pillow is not installed: step 8, pictures, is left out")
         return []
-    with Progress(*columns, console=console) as progress:
-        bar = progress.add_task("pictures", total=len(PICTURE_SETTINGS) * len(CORNERS))
-        outcomes = measure_pictures(partial(progress.advance, bar))
-    Console(width=max(console.width, TABLE_WIDTH)).print(pictures_table(outcomes))
-    return outcomes
+    bar = ("pictures", len(PICTURE_SETTINGS) * len(CORNERS), measure_pictures)
+    return _shown(console, columns, [bar], pictures_table)
 
 
 def _knobs(console: Any, columns: Any) -> list[KnobOutcome]:
     """Beside the ladder, on httpx: a setting that finds itself."""
-    from rich.console import Console
-    from rich.progress import Progress
-
-    with Progress(*columns, console=console) as progress:
-        bar = progress.add_task("adaptive", total=TICKS)
-        outcomes = measure_knobs(partial(progress.advance, bar))
-    Console(width=max(console.width, TABLE_WIDTH)).print(knobs_table(outcomes))
-    return outcomes
+    return _shown(console, columns, [("adaptive", TICKS, measure_knobs)], knobs_table)
 
 
 def _parse(arguments: Sequence[str]) -> argparse.Namespace:
