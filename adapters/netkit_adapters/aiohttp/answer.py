@@ -25,6 +25,7 @@ from multidict import CIMultiDict, CIMultiDictProxy
 from netkit.headers import Headers
 from netkit.messages import Response
 from netkit_adapters.aiohttp.body import CLOSED
+from netkit_adapters.aiohttp.native import native_response
 from netkit_adapters.aiohttp.stream import ExchangeReader, StreamBody, StreamConnection
 
 if TYPE_CHECKING:
@@ -55,14 +56,6 @@ def _fits() -> bool:
 SUPPORTED: Final = _fits()
 
 
-class _Written:
-    output_size: Final = 0
-    transport: Final = None
-
-
-_WRITTEN: Final[Any] = _Written()
-
-
 def respond(
     exchange: Exchange,
     req: ClientRequest,
@@ -73,18 +66,7 @@ def respond(
     read_bufsize: int,
 ) -> Response:
     """The neutral response to `req`, with the native one inside it."""
-    native = req.response_class(
-        req.method,
-        req.original_url,
-        writer=writer,
-        continue100=None,
-        timer=req._timer,
-        request_info=req.request_info,
-        traces=req._traces,
-        loop=req.loop,
-        session=req._session,
-        stream_writer=_WRITTEN if stream_writer is None else stream_writer,
-    )
+    native = native_response(req, writer=writer, stream_writer=stream_writer)
     request: Any = req
     request.response = native
     fields = exchange.headers

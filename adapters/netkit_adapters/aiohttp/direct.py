@@ -13,12 +13,13 @@ Rules of this file:
 
 from __future__ import annotations
 
-import inspect
 from typing import TYPE_CHECKING, Final
 
 from aiohttp import ClientConnectionError, ClientRequest, ClientResponse, client_reqrep, hdrs, http_writer
 from aiohttp.http import HttpVersion11
 from aiohttp.payload import BytesPayload, JsonPayload, StringPayload
+
+from netkit_adapters.aiohttp.native import TAKES_WRITER, Written, native_response
 
 if TYPE_CHECKING:
     from aiohttp.connector import Connection
@@ -35,20 +36,9 @@ _writer: Final = client_reqrep.StreamWriter  # type: ignore[attr-defined]
 _NEEDED: Final = frozenset({"_body", "_continue", "response", "close", "terminate"})
 
 SUPPORTED: Final = (
-    frozenset(dir(ClientRequest)) >= _NEEDED
-    and hasattr(http_writer, "_serialize_headers")
-    and "stream_writer" in inspect.signature(ClientResponse.__init__).parameters
+    frozenset(dir(ClientRequest)) >= _NEEDED and hasattr(http_writer, "_serialize_headers") and TAKES_WRITER
 )
 """Whether aiohttp's private layout is the one that this file was written for (3.14's)."""
-
-
-class _Written:
-    """What a response asks of the writer of a request that has been sent."""
-
-    __slots__ = ("output_size",)
-
-    def __init__(self, output_size: int) -> None:
-        self.output_size = output_size
 
 
 def send_directly(req: ClientRequest) -> None:
@@ -102,16 +92,6 @@ class DirectRequest(ClientRequest):
             conn.close()
             raise ClientConnectionError(f"Failed to send bytes into the underlying connection: {error!r}") from error
         protocol.start_timeout()  # type: ignore[union-attr]
-        native = self.response = self.response_class(
-            self.method,
-            self.original_url,
-            writer=None,
-            continue100=None,
-            timer=self._timer,
-            request_info=self.request_info,
-            traces=self._traces,
-            loop=self.loop,
-            session=self._session,
-            stream_writer=_Written(len(head) + body._size),  # type: ignore[arg-type, union-attr, operator]
-        )
+        native: ClientResponse = native_response(self, stream_writer=Written(len(head) + body._size))  # type: ignore[union-attr, operator]
+        self.response = native
         return native

@@ -10,7 +10,6 @@ Rules of this file:
 from __future__ import annotations
 
 import copy
-import inspect
 from contextlib import suppress
 from functools import lru_cache
 from http import HTTPStatus
@@ -29,6 +28,7 @@ from netkit.messages import NO_BODY, Body, Request, Response
 from netkit_adapters.aiohttp.body import NativeBody, OpaqueBody, filled_reader, tell
 from netkit_adapters.aiohttp.detached import UNLIMITED, detached
 from netkit_adapters.aiohttp.eligible import channel_of
+from netkit_adapters.aiohttp.native import native_response
 from netkit_adapters.aiohttp.payload import body_of, data_of
 from netkit_adapters.aiohttp.pool import NEW_CONNECTION
 
@@ -266,29 +266,12 @@ def _version(native: ClientResponse) -> str:
     return "HTTP/1.1" if native.version is None else f"HTTP/{native.version.major}.{native.version.minor}"
 
 
-class _NothingWritten:
-    output_size: Final = 0
-
-
-_TAKES_WRITER: Final = "stream_writer" in inspect.signature(ClientResponse.__init__).parameters
 _VERSIONS: Final = {"HTTP/1.0": HttpVersion(1, 0), "HTTP/2": HttpVersion(2, 0)}
 
 
 def build_native(response: Response, content: bytes, req: ClientRequest) -> ClientResponse:
     """A real `ClientResponse` for an answer that a layer gave by itself; `response.body` is told as it is read."""
-    extra: dict[str, Any] = {"stream_writer": _NothingWritten()} if _TAKES_WRITER else {}
-    native = req.response_class(
-        req.method,
-        req.original_url,
-        writer=None,
-        continue100=None,
-        timer=req._timer,
-        request_info=req.request_info,
-        traces=req._traces,
-        loop=req.loop,
-        session=req._session,
-        **extra,
-    )
+    native = native_response(req)
     headers = response.headers.items()
     native.version = _VERSIONS.get(response.extensions.get("http_version", ""), HttpVersion11)
     native.status = response.status
