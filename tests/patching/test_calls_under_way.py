@@ -2,25 +2,48 @@
 
 from __future__ import annotations
 
+import textwrap
+
 import pytest
 
 from tests.patching.conftest import Program
 
+REQUESTS = """
+    import requests
+    ROUNDS, kind = 20, requests.Session
+    restored = lambda: requests.Session
+    def opened():
+        made = requests.Session()
+        made.verify = CA
+        return made
+    client = opened()
+    client.mount("https://", requests.adapters.HTTPAdapter(pool_maxsize=8))
+"""
+HTTPX = """
+    import ssl, {stack}
+    TRUST = ssl.create_default_context(cafile=CA)
+    def opened():
+        return {stack}.Client(verify=TRUST)
+    client = opened()
+    ROUNDS, kind = 6, type(client)
+    restored = lambda: {stack}.Client
+"""
 
-@pytest.mark.parametrize("stack", ["httpx", "httpx2"])
-def test_threads_use_clients_while_it_comes_and_goes(program: Program, stack: str) -> None:
-    program(f"""
-        import ssl, threading, {stack} as httpx, netkit
-        TRUST = ssl.create_default_context(cafile=CA)
-        client = httpx.Client(verify=TRUST)
-        kind = type(client)
+
+@pytest.mark.parametrize("stack", ["requests", "httpx", "httpx2"])
+def test_threads_make_calls_while_it_comes_and_goes(program: Program, stack: str) -> None:
+    setup = textwrap.dedent(REQUESTS if stack == "requests" else HTTPX.format(stack=stack))
+    program(
+        setup
+        + textwrap.dedent("""
+        import threading, netkit
         stop, started, failures, answered = threading.Event(), threading.Barrier(9), [], []
         def work():
             started.wait()
             while not stop.is_set():
                 try:
                     assert client.post(EMBED, json=BODY).status_code == 200
-                    with httpx.Client(verify=TRUST) as own:
+                    with opened() as own:
                         assert own.post(EMBED, json=BODY).status_code == 200
                     answered.append(1)
                 except BaseException as error:
@@ -30,7 +53,7 @@ def test_threads_use_clients_while_it_comes_and_goes(program: Program, stack: st
         for thread in threads:
             thread.start()
         started.wait()
-        for _ in range(6):
+        for _ in range(ROUNDS):
             before = len(answered)
             netkit.install()
             while len(answered) < before + 4 and not failures:
@@ -40,10 +63,12 @@ def test_threads_use_clients_while_it_comes_and_goes(program: Program, stack: st
         for thread in threads:
             thread.join()
         assert not failures, failures[0]
-        assert type(client) is kind
-        assert not [name for name in vars(client) if name.startswith("_netkit")]
+        assert type(client) is kind is restored() is not netkit.Session
+        if kind.__module__.split(".")[0] != "requests":
+            assert not [name for name in vars(client) if name.startswith("_netkit")]
         client.close()
     """)
+    )
 
 
 @pytest.mark.parametrize("stack", ["requests", "httpx", "httpx2"])

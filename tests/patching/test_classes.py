@@ -56,44 +56,6 @@ def test_metaclasses_slots_and_mixins(program: Program) -> None:
     """)
 
 
-def test_threads_use_sessions_while_it_comes_and_goes(program: Program) -> None:
-    program("""
-        import threading, requests, netkit
-        session = requests.Session()
-        session.verify = CA
-        session.mount("https://", requests.adapters.HTTPAdapter(pool_maxsize=8))
-        stop, started, failures, answered = threading.Event(), threading.Barrier(9), [], []
-        def work():
-            started.wait()
-            while not stop.is_set():
-                try:
-                    assert session.post(EMBED, json=BODY).status_code == 200
-                    with requests.Session() as own:
-                        own.verify = CA
-                        assert own.post(EMBED, json=BODY).status_code == 200
-                    answered.append(1)
-                except BaseException as error:
-                    failures.append(error)
-                    return
-        threads = [threading.Thread(target=work) for _ in range(8)]
-        for thread in threads:
-            thread.start()
-        started.wait()
-        for _ in range(20):
-            before = len(answered)
-            netkit.install()
-            while len(answered) < before + 4 and not failures:
-                stop.wait(0.001)
-            netkit.uninstall()
-        stop.set()
-        for thread in threads:
-            thread.join()
-        assert not failures, failures[0]
-        assert type(session) is requests.Session is not netkit.Session
-        session.close()
-    """)
-
-
 def test_uninstall_holds_nothing_of_a_live_session(program: Program) -> None:
     program("""
         import gc, weakref, requests, netkit
