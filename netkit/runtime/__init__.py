@@ -12,7 +12,7 @@ from __future__ import annotations
 from netkit.runtime._asyncio import Asyncio
 from netkit.runtime._protocol import Event, Runtime, Spawned
 from netkit.runtime._scripted import Scripted, ScriptedTask
-from netkit.runtime._threads import Threads, interruptible, time_left
+from netkit.runtime._threads import Threads, checkpoint, interruptible, time_left
 
 __all__ = [
     "Asyncio",
@@ -22,6 +22,7 @@ __all__ = [
     "ScriptedTask",
     "Spawned",
     "Threads",
+    "checkpoint",
     "interruptible",
     "time_left",
 ]

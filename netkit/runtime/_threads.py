@@ -13,7 +13,7 @@ from typing import Any, Final, TypeVar
 
 from netkit.flow import run_sync
 
-__all__ = ["Threads", "interruptible", "time_left"]
+__all__ = ["Threads", "checkpoint", "interruptible", "time_left"]
 
 T = TypeVar("T")
 log = logging.getLogger("netkit")
@@ -39,19 +39,30 @@ def time_left() -> float | None:
     return None if until is None else until - time.monotonic()
 
 
-def interruptible(interrupt: Callable[[], None]) -> AbstractContextManager[object]:
+def interruptible(interrupt: Callable[[], None]) -> AbstractContextManager[bool]:
     """`with interruptible(shut_socket):` around a call that blocks outside of the runtime.
 
     In spawned work that is cancelled meanwhile, `interrupt` is called from the thread that cancels it: it makes the
     call fail soon, must not block, and is never called after the block was left. The failure then counts as the
     cancellation that it is. A call that succeeds all the same keeps its result; the work is cancelled at its next
-    wait. Everywhere else the block does nothing.
+    wait. Everywhere else the block does nothing. As its value it has whether this is spawned work.
+
+    An `interrupt` that comes before there is anything to interrupt, a socket that is still being connected, is
+    caught up on by `checkpoint`.
     """
     job: _Job | None = getattr(_current, "job", None)
     return _NOTHING if job is None else _Interruptible(job, interrupt)
 
 
-_NOTHING: Final = nullcontext()
+def checkpoint() -> None:
+    """End spawned work here if it was cancelled: called once there is something that `interrupt` can shut, and before
+    the next step that blocks. Everywhere else it does nothing."""
+    job: _Job | None = getattr(_current, "job", None)
+    if job is not None:
+        job.check()
+
+
+_NOTHING: Final = nullcontext(False)
 
 
 class _Interruptible:
@@ -61,8 +72,9 @@ class _Interruptible:
         self._job = job
         self._interrupt = interrupt
 
-    def __enter__(self) -> None:
+    def __enter__(self) -> bool:
         self._job.block_in(self._interrupt)
+        return True
 
     def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
         if self._job.unblock(failed=isinstance(error, Exception)):
@@ -223,6 +235,11 @@ class _Job:
             if self._interrupted():
                 raise _Cancelled
             self._interrupt = interrupt
+
+    def check(self) -> None:
+        with self._lock:
+            if self._interrupted():
+                raise _Cancelled
 
     def unblock(self, *, failed: bool) -> bool:
         """Whether what failed was cancelled."""

@@ -14,10 +14,11 @@ import contextlib
 import socket
 import time
 import weakref
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from netkit.runtime import interruptible
+from netkit.runtime import checkpoint, interruptible
 
 if TYPE_CHECKING:
     from netkit_adapters.httpx.pool import HttpcorePool
@@ -130,8 +131,12 @@ class SyncDriven(Driven):
         idled = self._begins()
         entered = False
         try:
-            with interruptible(partial(self._shut, token)):
+            with interruptible(partial(self._shut, token)) as spawned:
                 entered = True
+                if is_new and spawned:
+                    native = request.extensions
+                    trace = partial(_check_once_connected, native.get("trace"))
+                    request.extensions = {**native, "trace": trace}
                 response = self._netkit_inner.handle_request(request)
         except Exception as error:
             error.netkit_reused = self.requests > 0  # type: ignore[attr-defined]
@@ -155,6 +160,16 @@ class SyncDriven(Driven):
 
     def close(self) -> None:
         self._netkit_inner.close()
+
+
+def _check_once_connected(
+    trace: Callable[[str, dict[str, Any]], object] | None, name: str, info: dict[str, Any]
+) -> Any:
+    """httpcore's trace of a request on a new connection, in front of the user's own: what was cancelled while there
+    was no socket to shut ends before anything is sent."""
+    if name.endswith(".send_request_headers.started"):
+        checkpoint()
+    return None if trace is None else trace(name, info)
 
 
 def socket_of(connection: Any) -> Any:

@@ -27,7 +27,7 @@ from urllib3.poolmanager import pool_classes_by_scheme
 
 from netkit import fork
 from netkit.pooling import ConnectionPolicy, PoolCounts, SocketSettings
-from netkit.runtime import interruptible
+from netkit.runtime import checkpoint, interruptible
 from netkit.stats import Counter
 from netkit_adapters.requests.errors import NOT_SENT_MARK, REUSED_MARK
 
@@ -120,6 +120,7 @@ class _DrivenPool(HTTPConnectionPool):
         # Nothing of the request is on the wire until this returns.
         try:
             self._netkit_driver.connect(conn, super()._validate_conn)
+            checkpoint()
         except BaseException as error:
             setattr(error, NOT_SENT_MARK, True)
             raise
