@@ -2,8 +2,8 @@
 
 Rules of this file:
 
-- The client's own `_send_single_request` runs unchanged: cookies, elapsed and logging are the stack's. It only
-  finds a chained transport where it asks for one.
+- Where the client itself has something to do (see `dispatch`), its own `_send_single_request` runs unchanged:
+  cookies, elapsed and logging are the stack's. It only finds a chained transport where it asks for one.
 - What the client, the user or a mocking library put in place as transport is what gets called.
 - A request passes one chain: a chained transport is never chained again.
 """

@@ -2,7 +2,8 @@
 
 Rules of this file:
 
-- `Session.send` of requests runs unchanged; it only finds a chained adapter where it asks for one.
+- Where nobody has changed `Session.send` or what it calls, `dispatch` does its part; elsewhere it runs unchanged, and
+  only finds a chained adapter where it asks for one.
 - Everything netkit keeps on a session can be rebuilt from its settings: copies and pickles carry those alone.
 """
 

@@ -397,6 +397,34 @@ def test_a_bad_timeout_is_refused_as_before(h2: MockGPU, caller: netkit.Session,
     assert not h2.log.requests
 
 
+@pytest.mark.parametrize("path", ["/echo?q=a b", "/echo/é€?[ü]", "/echo?q=%zz", "/echo?", "/echo?a#b c", "?bare"])
+def test_a_url_that_was_put_in_by_hand_is_escaped_as_before(h2: MockGPU, caller: netkit.Session, path: str) -> None:
+    with requests.Session() as native_session:
+        native_session.trust_env = False
+        native_session.verify = caller.verify
+        for session in (native_session, caller):
+            prepared = session.prepare_request(requests.Request("GET", f"{h2.url}/"))
+            prepared.url = h2.url + path
+            assert session.send(prepared).request is prepared
+    before, now = h2.log.requests
+    assert (before.protocol, now.protocol) == ("HTTP/1.1", "HTTP/2")
+    assert now.path == before.path
+
+
+@pytest.mark.parametrize("address", ["https://127.0.0.1:99999/", "https://[::1/", "https://\N{SNOWMAN}.test:1/"])
+def test_a_url_that_is_none_is_refused_as_before(caller: netkit.Session, address: str) -> None:
+    with requests.Session() as native_session:
+        native_session.trust_env = False
+        outcomes = []
+        for session in (native_session, caller):
+            prepared = session.prepare_request(requests.Request("GET", "https://host.test/"))
+            prepared.url = address
+            with pytest.raises((requests.RequestException, ValueError)) as caught:
+                session.send(prepared, timeout=5)
+            outcomes.append(caught.type)
+    assert outcomes[0] is outcomes[1]
+
+
 @pytest.mark.parametrize(
     "target",
     [
