@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from netkit.pooling import NativePool
     from netkit.runtime import Runtime
 
-__all__ = ["Edge", "origin_of", "overrides"]
+__all__ = ["Edge", "configured", "origin_of", "overrides"]
 
 MAX_CHAINS: Final = 256
 """Distinct (routes, overrides) pairs kept per session; beyond it the oldest is composed anew when needed."""
@@ -86,6 +86,17 @@ def overrides(**plugins: PluginSettings) -> Iterator[None]:
         _overrides.reset(token)
 
 
+def configured(
+    plugins: Mapping[str, PluginSettings] | None, config: Config | str | None, known: Registry | None = None
+) -> Config:
+    """What a session's arguments come to on top of its configuration; see `Edge`. Raises `ConfigError` for what is
+    wrong in either: an adapter asks before it takes apart what a session has."""
+    loaded = config if isinstance(config, Config) else Config.default() if config is None else Config.load(config)
+    whole = loaded.with_plugins(plugins or {}, source="arguments")
+    whole.check(known or registry())
+    return whole
+
+
 class Edge:
     """The netkit side of one session or client.
 
@@ -105,8 +116,7 @@ class Edge:
         known: Registry | None = None,
     ) -> None:
         self._registry = known or registry()
-        loaded = config if isinstance(config, Config) else Config.default() if config is None else Config.load(config)
-        self.config = loaded.with_plugins(plugins or {}, source="arguments")
+        self.config = configured(plugins, config, self._registry)
         self.meter = Meter()
         self.emit = Emitter()
         self.pool = pool
@@ -131,7 +141,6 @@ class Edge:
         self.spans_hops = self._has_routes
         """Whether a layer may want to know which hops (redirects, legs of authentication) make up one call; an
         adapter that has to do something for that does it only then."""
-        self.config.check(self._registry)
         plan = self.config.plan(self._registry)
         self._bare = not plan.steps and not self._has_routes
         self._default = self._compose(plan)

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from netkit.edge import Edge
+from netkit.edge import Edge, configured
 from netkit.runtime import Asyncio, Threads
 from netkit_adapters.httpx.building import Builder
 from netkit_adapters.httpx.chain import (
@@ -87,9 +87,11 @@ def rewire(
     explicit_limits: bool | None,
     supplied: tuple[Any, ...],
 ) -> Wiring:
-    """As `wire`, for one of netkit's own clients; what it had before gives its pools back."""
+    """As `wire`, for one of netkit's own clients; what it had before gives its pools back. Where the new
+    settings are wrong, nothing happens."""
     previous: Wiring | None = client.__dict__.get("_netkit_wiring")
     if previous is not None:
+        plugins, config = None, configured(plugins, config)
         previous.pool.restore()
         previous.edge.close()
     wiring = wire(shapes, client, plugins=plugins, config=config, explicit_limits=explicit_limits, supplied=supplied)
@@ -187,6 +189,7 @@ class Attaching:
         if isinstance(present, _Sender):
             if present.settings == settings:
                 return client
+            plugins, config = None, configured(plugins, config)
             self.detach(client)
         elif present is not None:
             raise TypeError(f"{type(client).__name__} has its own _send_single_request: take that out before attach")

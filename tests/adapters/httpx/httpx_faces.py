@@ -59,7 +59,7 @@ class Face:
 
     def client(self, gpu: MockGPU | None = None, **arguments: Any) -> Any:
         if gpu is not None:
-            arguments.setdefault("verify", ssl.create_default_context(cafile=str(gpu.ca_file)))
+            arguments.setdefault("verify", context_of(gpu))
             arguments.setdefault("base_url", gpu.url)
         return self.keep(self.Client(**arguments))
 
@@ -115,6 +115,11 @@ class Face:
                 self.close(client)
         if self._runner is not None:
             self._runner.close()
+
+
+def context_of(gpu: MockGPU) -> ssl.SSLContext:
+    """TLS settings that trust `gpu`."""
+    return ssl.create_default_context(cafile=str(gpu.ca_file))
 
 
 EMBED = {"model": "mock-embed", "input": "a"}

@@ -9,7 +9,7 @@ import weakref
 from typing import Any
 
 import pytest
-from httpx_faces import EMBED, PATH, Face
+from httpx_faces import EMBED, PATH, Face, context_of
 
 from netkit import errors
 from netkit.facade import attach, detach, edge_of, stats
@@ -259,6 +259,28 @@ def test_attach_to_netkits_own_client_replaces_its_settings(face: Face) -> None:
     assert edge_of(client) is not edge
     with pytest.raises(TypeError, match="cannot be detached"):
         detach(client)
+
+
+@pytest.mark.parametrize("own", [True, False], ids=["netkit's own", "attached"])
+def test_wrong_settings_leave_what_is_there(face: Face, gpu: MockGPU, own: bool) -> None:
+    arguments = {"verify": context_of(gpu), "base_url": gpu.url}
+    plugins = {"http2": False}
+    client = (
+        face.client(plugins=plugins, **arguments)
+        if own
+        else attach(face.keep(face.NativeClient(**arguments)), plugins=plugins)
+    )
+    assert face.run(client.post(PATH, json=EMBED)).status_code == 200
+    edge, attributes, driven = edge_of(client), dict(client.__dict__), dict(client._transport._pool.__dict__)
+    assert "create_connection" in driven
+    with pytest.raises(errors.ConfigError, match="attempts"):
+        attach(client, plugins={"retry": {"attemps": 3}})
+    assert edge_of(client) is edge
+    assert client.__dict__ == attributes
+    assert client._transport._pool.__dict__ == driven
+    assert face.run(client.post(PATH, json=EMBED)).status_code == 200
+    assert stats(client).requests.total == 2
+    assert gpu.stats().connections == 1
 
 
 def test_attach_refuses_what_it_does_not_know(face: Face) -> None:

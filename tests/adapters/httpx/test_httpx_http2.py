@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import pytest
-from httpx_faces import EMBED, PATH, Face
+from httpx_faces import EMBED, PATH, Face, context_of
 
 from netkit import errors
 from netkit.facade import attach, stats
@@ -35,10 +35,6 @@ def old() -> Iterator[MockGPU]:
     """A server that speaks HTTP/1.1 only."""
     with MockGPU(http="1.1", launch_ms=0, per_item_ms=0) as server:
         yield server
-
-
-def context_of(gpu: MockGPU) -> ssl.SSLContext:
-    return ssl.create_default_context(cafile=str(gpu.ca_file))
 
 
 def protocols(gpu: MockGPU) -> list[str]:

@@ -6,12 +6,11 @@ import asyncio
 import gc
 import importlib.util
 import os
-import ssl
 import threading
 from typing import Any
 
 import pytest
-from httpx_faces import PATH, Face
+from httpx_faces import PATH, Face, context_of
 
 from netkit.facade import attach, edge_of, stats
 from netkit.flow import compose
@@ -21,10 +20,6 @@ from netkit.testing import MockGPU
 @pytest.fixture(params=["httpx", "httpx2"])
 def face(request: pytest.FixtureRequest) -> Face:
     return Face(request.param, False)
-
-
-def context_of(gpu: MockGPU) -> ssl.SSLContext:
-    return ssl.create_default_context(cafile=str(gpu.ca_file))
 
 
 async def echo(client: Any, text: str) -> None:

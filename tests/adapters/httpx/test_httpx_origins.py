@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import gc
-import ssl
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
-from httpx_faces import EMBED, PATH, Face, served
+from httpx_faces import EMBED, PATH, Face, context_of, served
 
 from netkit.facade import attach, edge_of, stats
 from netkit.flow import compose
@@ -231,7 +230,7 @@ def test_a_path_alone_changes_nothing_else(face: Face) -> None:
 
 def test_verification_is_that_of_the_new_urls_transport(face: Face, pair: tuple[MockGPU, MockGPU]) -> None:
     old, new = pair
-    trusted = face.HTTPTransport(verify=ssl.create_default_context(cafile=str(new.ca_file)))
+    trusted = face.HTTPTransport(verify=context_of(new))
     client = face.client(mounts={new.url: trusted}, base_url=old.url)
     _moving(face, client, new.url + "/")
     assert face.run(client.get("/v1/models")).status_code == 200

@@ -7,7 +7,7 @@ import random
 from typing import Any
 
 import pytest
-from httpx_faces import EMBED, PATH, Face
+from httpx_faces import EMBED, PATH, Face, context_of
 
 from netkit.facade import attach, detach, edge_of, stats
 from netkit.pooling import SocketSettings
@@ -222,9 +222,8 @@ def test_without_limits_of_the_user_the_plugin_rules(face: Face, gpu: MockGPU) -
 
 
 def test_transports_that_were_passed_in_are_only_counted(face: Face, gpu: MockGPU) -> None:
-    import ssl
 
-    transport = face.HTTPTransport(verify=ssl.create_default_context(cafile=str(gpu.ca_file)))
+    transport = face.HTTPTransport(verify=context_of(gpu))
     client = face.client(transport=transport, base_url=gpu.url)
     face.run(client.get("/v1/models"))
     assert transport._pool._keepalive_expiry == 5.0
@@ -240,9 +239,8 @@ def test_other_transports_are_left_alone_and_said_so(face: Face) -> None:
 
 
 def test_detach_gives_the_pool_back(face: Face, gpu: MockGPU) -> None:
-    import ssl
 
-    context = ssl.create_default_context(cafile=str(gpu.ca_file))
+    context = context_of(gpu)
     client = face.keep(face.NativeClient(verify=context, base_url=gpu.url))
     pool = client._transport._pool
     before = dict(pool.__dict__)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import ssl
 from typing import Any
 
 import pytest
+from httpx_faces import context_of
 from netkit_adapters import httpx2
 
 from netkit.facade import stats
@@ -17,7 +17,7 @@ MESSAGES: Any = [{"role": "user", "content": "hello"}]
 
 
 def test_sync(gpu: MockGPU, http: str) -> None:
-    client = httpx2.Client(verify=ssl.create_default_context(cafile=str(gpu.ca_file)))
+    client = httpx2.Client(verify=context_of(gpu))
     sdk = openai.OpenAI(api_key="k", base_url=f"{gpu.url}/v1", http_client=client)
     made = sdk.embeddings.create(model="mock-embed", input=["a", "b"], encoding_format="float")
     expected = [expected_vector(text) for text in ("a", "b")]
@@ -34,7 +34,7 @@ def test_sync(gpu: MockGPU, http: str) -> None:
 
 
 async def test_async(gpu: MockGPU, http: str) -> None:
-    client = httpx2.AsyncClient(verify=ssl.create_default_context(cafile=str(gpu.ca_file)))
+    client = httpx2.AsyncClient(verify=context_of(gpu))
     sdk = openai.AsyncOpenAI(api_key="k", base_url=f"{gpu.url}/v1", http_client=client)
     made = await sdk.embeddings.create(model="mock-embed", input="a", encoding_format="float")
     assert made.data[0].embedding == pytest.approx(expected_vector("a"))
