@@ -3,7 +3,8 @@
 Rules of this file:
 
 - Values in, moves out: it knows no clock, and turns no knob itself.
-- What won is tried once more in the same direction at once. What did not rests, each time twice as long.
+- What won is tried once more in the same direction at once. What did not rests, each time twice as long; four times
+  where it did much harm.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Iterable, Mapping
 
 from netkit.knobs import Knob
 from netkit.stats import Counter
-from netkit_plugins.adaptive.trial import Trial, Verdict
+from netkit_plugins.adaptive.trial import CLEAR_LOSS, Trial, Verdict
 from netkit_plugins.adaptive.window import Window
 
 __all__ = ["Controller", "Move"]
@@ -23,7 +24,7 @@ STEPS = (2.0, 1.5)
 REST = 2
 """Windows between a trial and the next."""
 FIRST_REST, LONGEST_REST = 8, 1024
-"""Windows for which one direction of a knob rests after it did not win; doubled each time."""
+"""Windows for which one direction of a knob rests after it did not win; doubled each time, and once more for harm."""
 HASTE = 0.25
 """No setting is lowered while a P99 is more than this share of what callers are ready to wait."""
 
@@ -45,12 +46,23 @@ class _Direction:
     def __init__(self, knob: str, sign: int) -> None:
         self.knob = knob
         self.sign = sign
-        self.failures = 0
+        self.tries = 0
+        self.rest = FIRST_REST
         self.rests_until = 0
+
+    def failed(self, windows: int, harm: bool) -> None:
+        """It did not win in a trial that ended after so many `windows` in all."""
+        self.tries += 1
+        self.rest = min(self.rest * 2 if harm else self.rest, LONGEST_REST)
+        self.rests_until = windows + self.rest
+        self.rest = min(self.rest * 2, LONGEST_REST)
+
+    def won(self) -> None:
+        self.tries, self.rest = 0, FIRST_REST
 
     def step(self, value: float, knob: Knob, bounds: tuple[float, float]) -> float:
         """The next value; `value` where there is none."""
-        factor = STEPS[self.failures % len(STEPS)]
+        factor = STEPS[self.tries % len(STEPS)]
         size = value * (factor - 1) if self.sign > 0 else value * (1 - 1 / factor)
         steps = max(1, round(size / knob.grain))
         after = round(value / knob.grain + self.sign * steps) * knob.grain
@@ -59,7 +71,7 @@ class _Direction:
 
 
 class Controller:
-    """`step` once for each window; `drop` where a trial cannot go on."""
+    """`step` once for each window, `glance` at a part of one; `drop` where a trial cannot go on."""
 
     def __init__(self, names: Iterable[str], bounds: Mapping[str, tuple[float, float]], significance: float) -> None:
         self._bounds = dict(bounds)
@@ -90,7 +102,19 @@ class Controller:
         if verdict.reason == "win":
             self._won()
             return Move(trial.knob, trial.old, trial.new, "win", verdict)
-        self._give_up()
+        self._give_up(verdict)
+        return Move(trial.knob, trial.new, trial.old, verdict.reason, verdict)
+
+    def glance(self, part: Window, knobs: Mapping[str, Knob]) -> Move | None:
+        """Take a new value back that a part of its window shows to be worse by far; None where it may go on."""
+        trial = self.trial
+        verdict = None if trial is None else trial.glance(part)
+        if trial is None or verdict is None:
+            return None
+        knob = knobs.get(trial.knob)
+        self._give_up(verdict)
+        if knob is None or abs(knob.get() - trial.new) > 1e-9:
+            return None
         return Move(trial.knob, trial.new, trial.old, verdict.reason, verdict)
 
     def drop(self, reason: str) -> Move | None:
@@ -126,19 +150,15 @@ class Controller:
         assert self._tried is not None
         for direction in self._directions:
             if direction.knob == self._tried.knob:
-                direction.failures = 0
-        # Where it came from was just measured, and lost.
-        for direction in self._directions:
-            if direction.knob == self._tried.knob and direction is not self._tried:
-                direction.failures, direction.rests_until = 1, self._windows + FIRST_REST
+                direction.won()
+                if direction is not self._tried:
+                    # Where it came from was just measured, and lost.
+                    direction.failed(self._windows, harm=False)
         self.trial = self._tried = None
 
-    def _give_up(self) -> None:
+    def _give_up(self, verdict: Verdict | None = None) -> None:
         assert self._tried is not None
-        tried = self._tried
-        rest = min(FIRST_REST * 2**tried.failures, LONGEST_REST)
-        tried.failures += 1
-        tried.rests_until = self._windows + rest
+        self._tried.failed(self._windows, harm=verdict is not None and verdict.gain < 1 / CLEAR_LOSS)
         self._next = (self._next + 1) % len(self._directions)
         self._rests_until = self._windows + REST
         self.trial = self._tried = None

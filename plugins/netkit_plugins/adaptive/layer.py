@@ -33,6 +33,8 @@ log = logging.getLogger("netkit.adaptive")
 
 LONGEST: Final = 10
 """A window that has not seen enough calls after so many times its length says nothing."""
+GLANCES: Final = 3
+"""Parts of a new value's window after each of which it is looked at, to end early what does harm."""
 
 _driven: weakref.WeakSet[Meter] = weakref.WeakSet()
 """Sessions whose settings are moved by a layer already: a second one (a route's) would measure the first."""
@@ -83,14 +85,14 @@ class AdaptiveLayer:
         self._switched = self._start = self._now()
         self._settling = False
         self._leave_at = 0
-        self._due = self._start + self._options.window
+        self._due = self._look_at = self._start + self._options.window
 
     def after_fork_in_child(self) -> None:
         """The parent's calls are not this process's, and its trial neither. The knob goes back with the next call:
         here the locks of its layer may not be made anew yet."""
         self._begin()
         self._forked = True
-        self._due = self._start
+        self._look_at = self._start
 
     async def __call__(self, request: Request, send: Send) -> Response:
         if self._stopped:
@@ -126,7 +128,7 @@ class AdaptiveLayer:
     def _look(self) -> None:
         """Decide if it is time; unless another caller does so."""
         now = self._now()
-        if now < self._due and len(self._phase.calls) < MAX_CALLS:
+        if now < self._look_at and len(self._phase.calls) < MAX_CALLS:
             return
         if not self._lock.acquire(False):
             return
@@ -156,7 +158,10 @@ class AdaptiveLayer:
             self._restart(now)
             return
         full = len(self._phase.calls) >= MAX_CALLS
-        if not full and (now < self._due or len(self._phase.calls) < self._options.min_calls):
+        if now < self._due and not full:
+            self._glance(now, moves)
+            return
+        if not full and len(self._phase.calls) < self._options.min_calls:
             if now >= self._start + LONGEST * self._options.window:
                 self._idle.add()
                 self._turn(self._controller.drop("idle"), now, moves)
@@ -167,11 +172,20 @@ class AdaptiveLayer:
         self._restart(now)
         self._turn(self._controller.step(window, self._knobs()), now, moves)
 
+    def _glance(self, now: float, moves: list[Move]) -> None:
+        """Before its window is over, take a new value back that does harm."""
+        self._look_at = min(self._due, now + self._options.window / GLANCES)
+        if len(self._phase.calls) >= self._options.min_calls:
+            part = window_of(self._phase.calls.copy(), self._start)
+            self._turn(self._controller.glance(part, self._knobs()), now, moves)
+
     def _restart(self, now: float) -> None:
         self._settling = False
         self._phase.calls.clear()
         self._start = now
         self._due = now + self._options.window
+        trial = self._controller.trial
+        self._look_at = now + self._options.window / GLANCES if trial is not None and trial.is_new else self._due
 
     def _turn(self, move: Move | None, now: float, moves: list[Move]) -> None:
         """Set a knob, and measure from anew once what is under way has gone."""
@@ -182,7 +196,7 @@ class AdaptiveLayer:
             return
         knob.set(move.after)
         self._previous, self._phase = self._phase, Phase()
-        self._settling, self._switched, self._due = True, now, now
+        self._settling, self._switched, self._look_at = True, now, now
         self._leave_at = self._previous.over.value + self._previous.under_way
         moves.append(move)
 

@@ -28,6 +28,10 @@ FEW = 3
 """Failures in one window that may be accidents."""
 EARLY = 2
 """Windows of each kind before a trial may end for want of promise."""
+LOSS = 1.1
+"""A window of the new value that is worse by so much than each of the old one's ends the trial at once."""
+CLEAR_LOSS = 1.25
+"""The same for a part of a window, which fewer calls make less certain."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,18 +70,34 @@ class Trial:
 
     def add(self, window: Window) -> Verdict | None:
         """None while it is open."""
-        is_new = self.is_new
-        self._windows[is_new].append(window)
+        harm = self._harm(window, LOSS) if self.is_new else None
+        if harm is not None:
+            return harm
+        self._windows[self.is_new].append(window)
         self._turn += 1
         old, new = self._windows[False], self._windows[True]
-        usual = _mean(old or [self._before], lambda each: each.bad_share)
-        if is_new and window.bad >= FEW and window.bad_share > usual + BAD:
-            return Verdict("failures")
         if len(old) != len(new):
             return None
         if len(new) < self._rounds:
             return Verdict("no win") if len(new) >= EARLY and self._is_hopeless() else None
         return self._judge()
+
+    def glance(self, part: Window) -> Verdict | None:
+        """What a `part` of the new value's window says already: None where it may go on."""
+        return self._harm(part, CLEAR_LOSS) if self.is_new else None
+
+    def _harm(self, window: Window, loss: float) -> Verdict | None:
+        """A window of the new value with more failures than usual, or one that in one respect is worse by `loss` than
+        the worst of the old value's, and better in none."""
+        old = self._windows[False] or [self._before]
+        if window.bad_share > _mean(old, lambda each: each.bad_share) + BAD:
+            # Calls that fail are no throughput, either: of few, nothing follows.
+            return Verdict("failures") if window.bad >= FEW else None
+        rate = _ratio(window.rate, min(each.rate for each in old))
+        wait = _ratio(max(each.wait for each in old), window.wait)
+        if min(rate, wait) < 1 / loss and max(rate, wait) < GAIN:
+            return Verdict("no win", min(rate, wait))
+        return None
 
     def _is_hopeless(self) -> bool:
         """Nothing about the new value is better so far, not even by half of what it has to be."""

@@ -99,6 +99,15 @@ def test_a_setting_that_pays_not_stays() -> None:
     assert rig.seen.count(4) / len(rig.seen) > 0.8
 
 
+def test_a_setting_that_hurts_is_taken_back_within_its_window() -> None:
+    rig = Rig(lambda size: 0.02 if size <= 4 else 0.03)
+    rig.run(100)
+    assert rig.reasons == ["trial", "no win"]
+    assert rig.value == 4
+    # One that leaves the old value, and what a third of a window holds.
+    assert 5 <= rig.seen.count(8) <= 14
+
+
 def test_too_few_calls_say_nothing_and_end_a_trial() -> None:
     rig = Rig(lambda size: 0.1)
     rig.run(13)
