@@ -118,6 +118,8 @@ class Edge:
         self._registry = known or registry()
         self.config = configured(plugins, config, self._registry)
         self.meter = Meter()
+        if pool is not None:
+            self.meter.http1_opened = pool.opened_total
         self.emit = Emitter()
         self.pool = pool
         self.stack = stack

@@ -12,6 +12,8 @@ from typing import Any, Protocol
 
 import msgspec
 
+from netkit.stats import Counter
+
 __all__ = ["ConnectionPolicy", "NativePool", "PoolCounts", "SocketSettings", "shorter_lifetime"]
 
 
@@ -66,6 +68,9 @@ class NativePool(Protocol):
 
     supports: frozenset[str]
     """Names of `pool` options that this stack honours natively through the driver."""
+
+    opened_total: Counter
+    """Connections opened. It may outlive the pool, so it refers to nothing."""
 
     def configure(self, settings: SocketSettings, policy: ConnectionPolicy) -> None:
         """Apply settings to connections opened from now on, and ask `policy` from now on."""

@@ -25,13 +25,16 @@ __all__ = ["Totals", "edges", "register", "totals"]
 
 
 class Totals(msgspec.Struct, frozen=True):
-    """What the sessions of one stack did, those included that are gone. Latency is that of the last calls."""
+    """What the sessions of one stack did, those included that are gone. Connections are those that were
+    opened; latency is that of the last calls."""
 
     sessions: int = 0
     requests: int = 0
     errors: int = 0
     attempts: int = 0
     retries: int = 0
+    http1_connections: int = 0
+    http2_connections: int = 0
     latency: Latency = Latency()
 
 
@@ -84,6 +87,8 @@ def _plus(total: Totals, meter: Meter) -> Totals:
         errors=total.errors + requests.errors,
         attempts=total.attempts + requests.attempts,
         retries=total.retries + requests.retries,
+        http1_connections=total.http1_connections + meter.http1_opened.value,
+        http2_connections=total.http2_connections + meter.http2_opened.value,
     )
 
 

@@ -144,6 +144,8 @@ class Meter:
         "ended",
         "errors",
         "gap_window",
+        "http1_opened",
+        "http2_opened",
         "retries",
         "retry_denied",
         "since",
@@ -159,6 +161,9 @@ class Meter:
         self.attempts = Counter()
         self.retries = Counter()
         self.retry_denied = Counter()
+        self.http1_opened = Counter()
+        """Connections. The stack's pool counts them: its counter takes this one's place."""
+        self.http2_opened = Counter()
         self.window: deque[tuple[float, float, float]] = deque(maxlen=WINDOW)
         """The last calls: when each began, when its first body byte came (0.0: none did), when it ended."""
         self.gap_window: deque[float] = deque(maxlen=WINDOW)

@@ -8,7 +8,7 @@ from typing import Any, Final
 from rich.text import Text
 
 from netkit.cli._output import console, print_json, table, value_text
-from netkit.config import MISSING, Config, describe, options_of, redact
+from netkit.config import MISSING, Config, describe, options_of, redact, standing
 from netkit.errors import ConfigError, PluginError
 from netkit.plugins import Registration, Registry, registry
 
@@ -36,26 +36,27 @@ def show_plugins(names: Sequence[str], file: str | None, *, as_json: bool) -> No
 
 
 def describe_plugins(names: Sequence[str], config: Config, known: Registry) -> list[dict[str, Any]]:
-    """One dictionary per plugin of `names` (none: all). A plugin that cannot be loaded is listed with its
-    error; `on` is None where no plan can be made because a broken plugin is part of it."""
+    """One dictionary per plugin of `names` (none: all, in the order of the layers). A plugin that cannot be loaded is
+    listed with its error; `on` is None where no plan can be made because a broken plugin is part of it."""
     unknown = [name for name in names if name not in known.names()]
     if unknown:
         raise ConfigError(f"arguments: unknown plugin {unknown[0]!r} (known: {', '.join(known.names())})")
+    try:
+        config.check(known)
+        steps = config.plan(known).steps
+    except PluginError:  # a plugin that is used here is broken: no session could be made, so nothing is on or off
+        steps = None
     described = []
-    for name in names or known.names():
+    for name in names or standing(config, known, steps or ()):
         try:
             described.append(_described(known.get(name)))
         except PluginError as error:
             described.append(
                 {"name": name, "on": None, "summary": str(error), "module": "", "options": [], "error": str(error)}
             )
-    try:
-        config.check(known)
-        active = {step.name for step in config.plan(known).steps}
-    except PluginError:  # a plugin that is used here is broken: no session could be made, so nothing is on or off
-        return described
+    active = {step.name for step in steps or ()}
     for plugin in described:
-        plugin["on"] = plugin["name"] in active
+        plugin["on"] = None if steps is None else plugin["name"] in active
     return described
 
 

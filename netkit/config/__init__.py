@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from netkit.config._config import Config, Plan, Step
 from netkit.config._convert import describe
-from netkit.config._explain import Setting
+from netkit.config._explain import Setting, standing
 from netkit.config._levels import PluginSettings
 from netkit.config._options import MISSING, Option, options_of
 from netkit.config._redact import redact
@@ -28,4 +28,5 @@ __all__ = [
     "describe",
     "options_of",
     "redact",
+    "standing",
 ]

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from netkit.config._options import options_of
 from netkit.config._redact import redact
 from netkit.config._resolve import Choice, value_of
+from netkit.plugins import DEFAULT_LAYERS, TRANSPORTS
 
 if TYPE_CHECKING:
-    from netkit.config._config import Config
+    from netkit.config._config import Config, Step
     from netkit.plugins import Registry
 
-__all__ = ["Setting", "explain"]
+__all__ = ["Setting", "explain", "standing"]
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ def explain(config: Config, registry: Registry, *, routes: Sequence[int] = ()) -
     rows.append(Setting("", "layers", list(order), order_source))
     choices = config.choices(registry, routes=routes)
     steps = {step.name: step for step in config.plan(registry, routes=routes).steps}
-    for name in registry.names():
+    for name in standing(config, registry, steps.values()):
         choice = choices.get(name)
         step = steps.get(name)
         if step is None:
@@ -56,6 +57,24 @@ def explain(config: Config, registry: Registry, *, routes: Sequence[int] = ()) -
     for index in range(len(config.routes)):
         rows += _route_rows(config, registry, index, taken=index in routes)
     return rows
+
+
+def standing(config: Config, registry: Registry, steps: Collection[Step] = ()) -> list[str]:
+    """All known plugins in the order of their layers, outermost first; `steps`, which are on, as they are applied.
+    Third-party plugins that are off come last: where they would stand is known when they are loaded."""
+    inner = [*config.layers[0], *DEFAULT_LAYERS]
+    ranks = {name: place for place, name in reversed(list(enumerate([*inner, *TRANSPORTS])))}
+    applied = {step.name: place for place, step in enumerate(steps)}
+    layers = {step.name for step in steps if step.registration.kind == "layer"}
+
+    def place(name: str) -> tuple[float, int]:
+        if name in ranks:
+            return ranks[name], 0
+        if name not in applied:
+            return len(ranks) + len(inner), 0
+        return (-1 if name in layers else len(inner) - 0.5), applied[name]
+
+    return sorted(registry.names(), key=place)
 
 
 def _source(choice: Choice | None, name: str, key: str) -> str:

@@ -145,6 +145,8 @@ class Http2:
         if name == "resent":
             # The server saw it once more, and nobody above did.
             self._meter.attempt(details["call"])
+        elif name == "connection_opened":
+            self._meter.http2_opened.add()
         if not self._emit:
             return
         connection = str(details.get("connection", ""))

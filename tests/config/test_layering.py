@@ -10,7 +10,7 @@ import pytest
 
 from netkit.config import Config
 from netkit.errors import ConfigError, PluginError
-from netkit.plugins import Registry
+from netkit.plugins import DEFAULT_LAYERS, TRANSPORTS, Registry, registry
 
 from .conftest import Endpoint
 
@@ -267,3 +267,24 @@ def test_an_option_in_the_environment_does_not_undo_an_off(known: Registry, off:
         assert options(tuned, known, "retry").attempts == 2
     switched = Config(said._document, (("NETKIT_RETRY", "true"),))
     assert "retry" in names(switched, known, routes=routes)
+
+
+def test_explained_in_the_order_of_the_layers() -> None:
+    def shown(config: Config) -> list[str]:
+        return [row.table for row in config.explain(registry()) if row.key == "on"]
+
+    assert shown(Config()) == [*DEFAULT_LAYERS, *TRANSPORTS]
+    turned = Config.from_mapping({"layers": ["retry", "breaker"], "breaker": True, "pool": False})
+    assert shown(turned)[:3] == ["retry", "breaker", "telemetry"]
+    assert shown(turned)[-2:] == [*TRANSPORTS]
+    on = [row.table for row in turned.explain(registry()) if row.key == "on" and row.value]
+    assert on == names(turned, registry())
+
+
+def test_explained_where_others_stand(known: Registry) -> None:
+    config = Config.from_mapping({"third-party": True, "wire": True})
+    rows = [row.table for row in config.explain(known) if row.key == "on"]
+    assert [name for name in rows if name in names(config, known)] == names(config, known)
+    assert rows[0] == "third-party"
+    off = [row.table for row in Config().explain(known) if row.key == "on"]
+    assert set(off[-3:]) == {"second", "third-party", "wire"}

@@ -26,6 +26,7 @@ from aiohttp.client_exceptions import ClientOSError
 from aiohttp.client_proto import ResponseHandler
 
 from netkit.pooling import ConnectionPolicy, PoolCounts, SocketSettings
+from netkit.stats import Counter
 
 if TYPE_CHECKING:
     from aiohttp import BaseConnector, ClientRequest, ClientResponse, ClientTimeout
@@ -119,7 +120,8 @@ class AiohttpPool:
         self._connectors: weakref.WeakSet[BaseConnector] = weakref.WeakSet()
         self._settings: SocketSettings | None = None
         self._policy: ConnectionPolicy | None = None
-        self._opened = self._stale = self._other = 0
+        self.opened_total = Counter()
+        self._stale = self._other = 0
         if not own:
             self.supports = frozenset()
 
@@ -143,7 +145,8 @@ class AiohttpPool:
                 connector._limit, connector._keepalive_timeout = connector.__dict__.pop("_netkit_native")
                 connector.__dict__.pop("_netkit_pool", None)
             self.adopt(connector)
-        self._opened += other._opened
+        for _ in range(other.opened_total.value):
+            self.opened_total.add()
         self._stale += other._stale
         self._other += other._other
 
@@ -220,7 +223,7 @@ class AiohttpPool:
         return timeout
 
     def opened(self, protocol: ResponseHandler, origin: str) -> None:
-        self._opened += 1
+        self.opened_total.add()
         protocol._netkit_life = _Life(origin)  # type: ignore[attr-defined]
         transport = protocol.transport
         sock = None if transport is None else transport.get_extra_info("socket")
@@ -255,7 +258,7 @@ class AiohttpPool:
             open=idle + in_use,
             idle=idle,
             in_use=in_use,
-            opened_total=self._opened,
+            opened_total=self.opened_total.value,
             discarded_stale=self._stale,
             discarded_other=self._other,
         )

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from netkit import fork
 from netkit.pooling import ConnectionPolicy, PoolCounts, SocketSettings
 from netkit.runtime import Asyncio
+from netkit.stats import Counter
 from netkit_adapters.httpx.core import CorePool, rescue
 from netkit_adapters.httpx.driven import Driven
 from netkit_adapters.httpx.loops import Loops, current_loop
@@ -50,7 +51,8 @@ class HttpcorePool:
         self._lock = threading.Lock()
         self._known: weakref.WeakKeyDictionary[Any, CorePool | None] = weakref.WeakKeyDictionary()
         self.loops = Loops(self)
-        self._opened = self._stale = self._other = 0
+        self.opened_total = Counter()
+        self._stale = self._other = 0
         self._respected = False
         self._closings: set[Any] = set()
         fork.register(self)
@@ -166,8 +168,7 @@ class HttpcorePool:
         return None if self._settings is None else self._settings.max_idle
 
     def opened(self) -> None:
-        with self._lock:
-            self._opened += 1
+        self.opened_total.add()
 
     def refuses(self, connection: Driven, now: float) -> bool:
         """Whether the policy would not have an idle connection reused."""
@@ -240,7 +241,7 @@ class HttpcorePool:
             open=open_,
             idle=idle,
             in_use=open_ - idle,
-            opened_total=self._opened,
+            opened_total=self.opened_total.value,
             discarded_stale=self._stale,
             discarded_other=self._other,
         )

@@ -195,7 +195,7 @@ class RequestsPool:
         self._lock: Any = threading.RLock()
         self._thread = threading.local()
         self._released = False
-        self._opened, self._stale, self._other = Counter(), Counter(), Counter()
+        self.opened_total, self._stale, self._other = Counter(), Counter(), Counter()
         fork.register(self)
 
     def after_fork_in_child(self) -> None:
@@ -288,7 +288,7 @@ class RequestsPool:
                 mine.add()
 
     def _counters(self) -> tuple[Counter, Counter, Counter]:
-        return self._opened, self._stale, self._other
+        return self.opened_total, self._stale, self._other
 
     def _drive(self, manager: PoolManager) -> None:
         if manager.pool_classes_by_scheme is not pool_classes_by_scheme:
@@ -359,7 +359,7 @@ class RequestsPool:
     def opened_elsewhere(self, pool: Any, connection: Any) -> None:
         """A connection that was opened to see which protocol the server chooses, which was HTTP/1.1."""
         self.checked_out("", connection)
-        self._opened.add()
+        self.opened_total.add()
         _life_of(connection).born = _now()
         if isinstance(pool, _DrivenPool):
             pool._netkit_unused.append((_now(), connection))
@@ -387,7 +387,7 @@ class RequestsPool:
                 connection.timeout = None
         if unlimited and connection.sock:
             connection.sock.settimeout(None)
-        self._opened.add()
+        self.opened_total.add()
         life = _life_of(connection)
         life.born, life.requests = _now(), 0
 
@@ -413,7 +413,7 @@ class RequestsPool:
             open=alive,
             idle=idle,
             in_use=max(0, alive - idle),
-            opened_total=self._opened.value,
+            opened_total=self.opened_total.value,
             discarded_stale=self._stale.value,
             discarded_other=self._other.value,
         )

@@ -14,7 +14,7 @@ from netkit.cli.doctor.advice import block
 from netkit.cli.doctor.diagnosis import Diagnosis
 from netkit.cli.doctor.look import Wishes, look, promise
 from netkit.cli.doctor.target import Target, parse
-from netkit.cli.doctor.wire import Refusal, trust
+from netkit.cli.doctor.wire import Refusal, bundle, trust
 from netkit.cli.doctor.words import findings
 from netkit.errors import ConfigError, NetkitError
 from netkit.http2.protocol import machine_factory
@@ -36,7 +36,11 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         "--header", action="append", default=[], metavar="'NAME: VALUE'", help="sent along, never printed; repeatable"
     )
-    parser.add_argument("--ca", metavar="FILE", help="certificates to trust instead of the system's")
+    parser.add_argument(
+        "--ca",
+        metavar="FILE",
+        help="certificates to trust, not those of the environment (REQUESTS_CA_BUNDLE, …) or the system",
+    )
     parser.add_argument("--insecure", action="store_true", help="trust any certificate")
     parser.add_argument(
         "--idle", type=float, default=10.0, metavar="SECONDS", help="wait for the server to hang up (10; 0: do not)"
@@ -73,7 +77,8 @@ def run(arguments: Sequence[str]) -> int:
     if not _agreed(target, wishes, options):
         return 1
     try:
-        context = trust(options.ca, insecure=options.insecure)
+        variable, place = _certificates(target, options)
+        context = trust(place, said_by=variable, insecure=options.insecure)
     except Refusal as error:
         raise ConfigError(f"doctor: {error}") from error
     try:
@@ -88,6 +93,13 @@ def run(arguments: Sequence[str]) -> int:
     return 1 if diagnosis.problem is not None else 0
 
 
+def _certificates(target: Target, options: argparse.Namespace) -> tuple[str, str | None]:
+    """The variable that names certificates ("" where none counts), and where they are (None: the system's)."""
+    if options.ca is not None or options.insecure or target.scheme == "http":
+        return "", options.ca
+    return bundle() or ("", None)
+
+
 def _agreed(target: Target, wishes: Wishes, options: argparse.Namespace) -> bool:
     """Say what will be done; ask where somebody can answer."""
     cost = promise(target, wishes)
@@ -99,6 +111,9 @@ def _agreed(target: Target, wishes: Wishes, options: argparse.Namespace) -> bool
     print(f"{told}.", file=sys.stderr)
     if any(os.environ.get(name) for name in _PROXIES):
         print("Goes there directly, not through the environment's proxy.", file=sys.stderr)
+    variable, _ = _certificates(target, options)
+    if variable:
+        print(f"Trusts what {variable} names, and not the system's certificates.", file=sys.stderr)
     if options.yes or not (sys.stdin.isatty() and sys.stderr.isatty()):
         return True
     print("Go on? [y/N] ", end="", file=sys.stderr, flush=True)

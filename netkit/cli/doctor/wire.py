@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import select
 import socket
 import ssl
@@ -11,9 +12,11 @@ from typing import Any, Final
 
 from netkit.cli.doctor.target import Target
 
-__all__ = ["Refusal", "Wire", "connect", "trust"]
+__all__ = ["Refusal", "Wire", "bundle", "connect", "trust"]
 
 _CHUNK: Final = 64 << 10
+_BUNDLES: Final = ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
+"""As `requests.Session.merge_environment_settings` reads them: the first that says something."""
 
 
 class Refusal(Exception):
@@ -70,12 +73,20 @@ def _until(deadline: float) -> float:
     return left
 
 
-def trust(ca_file: str | None, *, insecure: bool) -> ssl.SSLContext:
-    """The context of every connection. Raises `Refusal` where `ca_file` cannot be used."""
+def bundle() -> tuple[str, str] | None:
+    """The variable that tells requests where certificates are, and what it says; None: none does."""
+    return next(((name, os.environ[name]) for name in _BUNDLES if os.environ.get(name)), None)
+
+
+def trust(place: str | None, *, said_by: str = "", insecure: bool = False) -> ssl.SSLContext:
+    """The context of every connection, with the certificates of a file or folder; None: SSL_CERT_FILE's, else the
+    system's. Raises `Refusal`, which names who said so, where `place` cannot be used."""
+    folder = place is not None and os.path.isdir(place)
     try:
-        context = ssl.create_default_context(cafile=ca_file)
+        context = ssl.create_default_context(cafile=None if folder else place, capath=place if folder else None)
     except (OSError, ssl.SSLError) as error:
-        raise Refusal(f"{ca_file}: no certificates can be read from it ({error.strerror or error})") from error
+        said = f"{said_by}: {place}" if said_by else place
+        raise Refusal(f"{said}: no certificates can be read from it ({error.strerror or error})") from error
     if insecure:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE

@@ -272,6 +272,29 @@ def test_an_untrusted_certificate(capsys: pytest.CaptureFixture[str]) -> None:
         assert len(gpu.log.requests) == 3
 
 
+@pytest.mark.parametrize("variable", ["REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "SSL_CERT_FILE"])
+def test_certificates_that_the_environment_names(
+    variable: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    few = ("--idle", "0", "--no-batches", "--no-upload")
+    with MockGPU() as gpu:
+        monkeypatch.setenv(variable, str(gpu.ca_file))
+        assert main(["doctor", gpu.url, *few]) == 0
+        told = capsys.readouterr()
+        assert "certificate trusted" in told.out
+        assert (f"Trusts what {variable} names" in told.err) == (variable != "SSL_CERT_FILE")
+        if variable != "SSL_CERT_FILE":
+            monkeypatch.setenv(variable, str(tmp_path))  # a folder, with nothing in it
+            assert "the certificate is not trusted" in unwell(capsys, gpu.url)
+            monkeypatch.setenv(variable, str(tmp_path / "none.pem"))
+            assert main(["doctor", gpu.url, *few]) == 2
+            assert f"doctor: {variable}: {tmp_path}/none.pem: no certificates" in capsys.readouterr().err
+            # What has nothing to do with the look does not end it.
+            assert main(["doctor", gpu.url, *few, "--ca", str(gpu.ca_file)]) == 0
+    with MockGPU(tls=False) as plain:
+        assert main(["doctor", plain.url, *few]) == 0
+
+
 def test_a_server_that_never_answers(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     from netkit.cli.doctor.budget import Budget
 
