@@ -24,6 +24,7 @@ from netkit.events import CallEnded, CallStarted, Emitter
 from netkit.flow import Layer, Send, compose
 from netkit.plugins import Context, Registration, Registry, registry
 from netkit.stats import Call, Meter, PoolStats, Stats
+from netkit.urls import origin_of
 
 if TYPE_CHECKING:
     from netkit.config import Plan
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from netkit.pooling import NativePool
     from netkit.runtime import Runtime
 
-__all__ = ["Edge", "configured", "origin_of", "overrides"]
+__all__ = ["Edge", "configured", "overrides"]
 
 MAX_CHAINS: Final = 256
 """Distinct (routes, overrides) pairs kept per session; beyond it the oldest is composed anew when needed."""
@@ -327,9 +328,3 @@ class Edge:
 
 def _observe(observer: Callable[..., None], event: Event) -> None:
     observer(event=event)
-
-
-def origin_of(url: str) -> str:
-    """scheme://host:port of a URL, without credentials, path and query."""
-    scheme, _, rest = url.partition("://")
-    return f"{scheme}://{rest.partition('/')[0].partition('?')[0].partition('#')[0].rpartition('@')[2]}"

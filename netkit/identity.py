@@ -33,6 +33,7 @@ import msgspec
 
 from netkit.headers import is_secret
 from netkit.messages import Request
+from netkit.urls import split_url
 
 __all__ = [
     "DEFAULT_IGNORED_HEADERS",
@@ -136,7 +137,7 @@ class Identities:
         secrets = sorted(
             ((name.lower(), value) for name, value in request.headers.items() if is_secret(name)), key=_name
         )
-        user = request.url.partition("://")[2].partition("/")[0].rpartition("@")[0]
+        user = split_url(request.url)[1]
         content = msgspec.json.encode((secrets, user, request.channel))
         return blake2b(content, digest_size=DIGEST_BYTES, key=self._secret, person=b"credential").digest()
 
@@ -169,9 +170,8 @@ def _name(field: tuple[str, str]) -> str:
 
 
 def _without_user(url: str) -> str:
-    scheme, mark, rest = url.partition("://")
-    host, slash, path = rest.partition("/")
-    return f"{scheme}{mark}{host.rpartition('@')[2]}{slash}{path}"
+    scheme, _, host, target = split_url(url)
+    return f"{scheme}://{host}{target}"
 
 
 MAX_DEPTH: Final = 32

@@ -25,6 +25,7 @@ import msgspec
 
 from netkit.errors import BodyClosed, TransportError
 from netkit.headers import Headers
+from netkit.urls import split_url
 
 __all__ = [
     "NO_BODY",
@@ -221,9 +222,8 @@ class Request(_Fields):
         raise AttributeError(f"Request is immutable: use replace({name}=…)")
 
     def __repr__(self) -> str:
-        scheme, _, rest = self.url.partition("?")[0].partition("://")
-        host, slash, path = rest.partition("/")
-        return f"<Request {self.method} {scheme}://{host.rpartition('@')[2]}{slash}{path}>"
+        scheme, _, host, target = split_url(self.url)
+        return f"<Request {self.method} {scheme}://{host}{target.partition('?')[0]}>"
 
 
 class Pace(Protocol):

@@ -10,13 +10,11 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from typing import Final
 
 from netkit.config._levels import Level
+from netkit.urls import split_url
 
 __all__ = ["Route", "compile_match", "location"]
-
-DEFAULT_PORTS: Final = {"http": "80", "https": "443"}
 
 
 @dataclass(frozen=True)
@@ -37,29 +35,19 @@ def compile_match(match: str) -> re.Pattern[str]:
         raise ValueError('must be "*", or begin with scheme and host, as in "https://host/path*"')
     if "?" in rest or "#" in rest:
         raise ValueError("must end before the query, which does not count")
-    authority, slash, path = rest.partition("/")
-    if "@" in authority:
+    if "@" in rest.partition("/")[0]:
         raise ValueError("must not hold credentials")
-    scheme, authority = scheme.casefold(), _host(scheme.casefold(), authority.casefold())
-    if not slash:
-        # "https://host*" reads as "everything that begins so"; "https://host" is its root.
-        path = "*" if authority.endswith("*") else ""
-    head = f"{_glob(scheme, '[^/]*')}://{_glob(authority, '[^/]*')}"
-    return re.compile(f"{head}/{_glob(path, '.*')}", re.DOTALL)
+    scheme, _, host, path = split_url(match)
+    # "https://host*" reads as "everything that begins so"; "https://host" is its root.
+    path = path or ("/*" if host.endswith("*") else "/")
+    head = f"{_glob(scheme, '[^/]*')}://{_glob(host, '[^/]*')}"
+    return re.compile(f"{head}{_glob(path, '.*')}", re.DOTALL)
 
 
 def location(url: str) -> str:
     """The part of a URL that routes look at: `scheme://host[:port]/path`."""
-    bare = re.split(r"[?#]", url, maxsplit=1)[0]
-    scheme, _, rest = bare.partition("://")
-    authority, _, path = rest.partition("/")
-    scheme = scheme.casefold()
-    return f"{scheme}://{_host(scheme, authority.rpartition('@')[2].casefold())}/{path}"
-
-
-def _host(scheme: str, authority: str) -> str:
-    port = DEFAULT_PORTS.get(scheme)
-    return authority.removesuffix(f":{port}") if port else authority
+    scheme, _, host, target = split_url(url)
+    return f"{scheme}://{host}{target.partition('?')[0] or '/'}"
 
 
 def _glob(text: str, star: str) -> str:

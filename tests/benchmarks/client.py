@@ -16,7 +16,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["Clock", "Load", "h2load", "percentile"]
+__all__ = ["Clock", "Load", "h2load"]
 
 MODULES = {
     "W1": "tests.benchmarks.w1_threads",
@@ -56,12 +56,6 @@ class Clock:
 def _cpu() -> float:
     usage = resource.getrusage(resource.RUSAGE_SELF)
     return usage.ru_utime + usage.ru_stime
-
-
-def percentile(values: list[float], share: float) -> float:
-    """Nearest rank; 0.0 of nothing."""
-    ordered = sorted(values)
-    return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else 0.0
 
 
 def h2load(load: Load, body: bytes | None = None) -> dict[str, Any]:

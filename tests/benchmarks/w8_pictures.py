@@ -15,8 +15,9 @@ import time
 from pathlib import Path
 from typing import Any
 
+from netkit.percentile import percentile
 from tests.benchmarks.cases import Case, Goal
-from tests.benchmarks.client import Clock, Load, percentile
+from tests.benchmarks.client import Clock, Load
 from tests.benchmarks.faces import HEADERS, open_async
 
 TITLE = "W8 pictures of 12 MP to 224 x 224 (CPU ms per picture; lag of the loop; MiB more than before)"

@@ -17,7 +17,7 @@ from requests.cookies import get_cookie_header
 from requests.utils import get_auth_from_url, get_netrc_auth
 from urllib3.util import parse_url
 
-from netkit.edge import origin_of
+from netkit.urls import origin_of
 
 __all__ = ["leave_behind"]
 
@@ -25,7 +25,7 @@ __all__ = ["leave_behind"]
 def leave_behind(prepared: requests.PreparedRequest, old: requests.PreparedRequest) -> None:
     """Take from `prepared`, a changed copy of `old`, what belongs to the origin of `old` alone."""
     url = old.url or ""
-    if origin_of(url).lower() == origin_of(prepared.url or "").lower():
+    if origin_of(url) == origin_of(prepared.url or ""):
         return
     headers = prepared.headers
     if "Host" in headers and headers["Host"] == parse_url(url).netloc:

@@ -10,16 +10,14 @@ Rules of this file:
 from __future__ import annotations
 
 import base64
-from typing import Final
 from urllib.parse import urlsplit
 
 from netkit import Headers, Request
 from netkit.headers import is_secret
+from netkit.urls import DEFAULT_PORTS, split_url
 from netkit_plugins.balance.options import BalanceOptions, Endpoint
 
 __all__ = ["Service", "Target"]
-
-_PORTS: Final = {"http": 80, "https": 443}
 
 
 class Service:
@@ -54,7 +52,7 @@ class Target:
         parts = urlsplit(endpoint.url)
         self.endpoint = endpoint
         self.host = (parts.hostname or "").lower()
-        self.port = parts.port or _PORTS[parts.scheme]
+        self.port = parts.port or DEFAULT_PORTS[parts.scheme]
         self._path = parts.path.rstrip("/")
         self._own = _own_headers(endpoint)
         self._server_hostname: str | None = None
@@ -93,11 +91,8 @@ class Target:
 
 def _split(url: str) -> tuple[str, str]:
     """Origin, in one spelling, and the rest."""
-    scheme, _, rest = url.partition("#")[0].partition("://")
-    cut = min((at for at in (rest.find("/"), rest.find("?")) if at >= 0), default=len(rest))
-    host = rest[:cut].rpartition("@")[2].lower()
-    scheme = scheme.lower()
-    return f"{scheme}://{host.removesuffix(f':{_PORTS.get(scheme, 0)}')}", rest[cut:]
+    scheme, _, host, target = split_url(url)
+    return f"{scheme}://{host}", target
 
 
 def _own_headers(endpoint: Endpoint) -> tuple[tuple[str, str], ...]:

@@ -17,13 +17,13 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from netkit import Request, Response, Send, Verdict, fork
-from netkit.edge import origin_of
 from netkit.errors import BatchError, FailureKind, TransportError
 from netkit.events import BatchSent
 from netkit.identity import Identities, asks_for_stream, is_json
 from netkit.knobs import Knob
 from netkit.named_limit import REFUSALS, named_limit
 from netkit.plugins import Context
+from netkit.urls import origin_of
 from netkit_plugins.batch.options import BatchOptions
 from netkit_plugins.batch.patience import gives_up_at
 from netkit_plugins.batch.queue import Batch, Group, Limits, Unit

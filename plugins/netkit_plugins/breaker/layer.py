@@ -24,6 +24,7 @@ from netkit.errors import CircuitOpen, TransportError
 from netkit.events import CircuitClosed, CircuitHalfOpen, CircuitOpened
 from netkit.plugins import Context
 from netkit.shared import SharedRedis
+from netkit.urls import split_url
 from netkit_plugins.breaker.circuit import Change, Circuit, CircuitStats, Permit, Snapshot
 from netkit_plugins.breaker.options import BreakerOptions
 from netkit_plugins.breaker.shared import SharedSteps
@@ -107,12 +108,10 @@ class BreakerLayer:
         endpoint = request.extensions.get("endpoint")
         if self._options.scope == "endpoint" and endpoint is not None:
             return self._circuit(str(endpoint))
-        scheme, _, rest = request.url.partition("://")
-        rest = rest.partition("#")[0].partition("?")[0]
-        host, slash, path = rest.partition("/")
-        name = f"{scheme}://{host.rpartition('@')[2]}".lower()
+        scheme, _, host, target = split_url(request.url)
+        name = f"{scheme}://{host}"
         if self._options.scope == "route":
-            name += slash + path
+            name += target.partition("?")[0]
         circuit = self._circuit(name)
         if len(self._by_url) >= MAX_URLS:
             self._by_url = {}

@@ -8,13 +8,13 @@ import msgspec
 
 from netkit import Request, Response, Send
 from netkit.answers import Answer, take
-from netkit.edge import origin_of
 from netkit.events import CallShared
 from netkit.flights import Flights
 from netkit.identity import Identities
 from netkit.plugins import Context
 from netkit.pure import Routes, is_shareable
 from netkit.stats import Counter
+from netkit.urls import origin_of
 from netkit_plugins.coalesce.options import CoalesceOptions
 
 __all__ = ["CoalesceLayer", "CoalesceStats"]

@@ -19,13 +19,13 @@ import msgspec
 
 from netkit import Request, Response, Send, fork
 from netkit.admission import Admission
-from netkit.edge import origin_of
 from netkit.errors import FailureKind, TransportError
 from netkit.events import HedgeSent
 from netkit.plugins import Context
 from netkit.pure import SAFE_METHODS, Routes
 from netkit.runtime import Event
 from netkit.stats import Counter
+from netkit.urls import origin_of
 from netkit_plugins.hedge.options import HedgeOptions
 from netkit_plugins.hedge.race import Copy, Race
 from netkit_plugins.hedge.target import Budget, Times

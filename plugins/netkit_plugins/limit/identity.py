@@ -16,6 +16,7 @@ from urllib.parse import unquote
 from netkit import Headers
 from netkit.headers import is_secret
 from netkit.identity import Identities
+from netkit.urls import split_url
 
 __all__ = ["credential", "key_of"]
 
@@ -46,12 +47,10 @@ def key_of(url: str, headers: Headers, model: str | None, identities: Identities
 
     A model that only the URL names (`…/deployments/NAME/…`) counts too.
     """
-    scheme, _, rest = url.partition("://")
-    host, _, path = rest.partition("/")
-    account, _, host = host.partition("?")[0].partition("#")[0].rpartition("@")
-    origin = f"{scheme}://{host}".lower()
+    scheme, account, host, target = split_url(url)
+    origin = f"{scheme}://{host}"
     if model is None:
-        named = _DEPLOYMENT.search(f"/{path}")
+        named = _DEPLOYMENT.search(target)
         model = unquote(named[1]) if named else ""
     who = credential(headers) + account
     digest = identities.digest(who.encode("utf-8", "surrogatepass")).hex() if who else "-"

@@ -29,6 +29,7 @@ from typing import Final
 
 from netkit import fork
 from netkit.errors import FailureKind, QueueFull
+from netkit.urls import origin_of
 
 __all__ = ["SlotQueue", "Slots", "Ticket"]
 
@@ -203,9 +204,7 @@ class SlotQueue:
         return min(able, key=lambda slots: next(iter(slots.waiting)).number, default=None)
 
     def _find(self, url: str) -> Slots:
-        scheme, _, rest = url.partition("://")
-        host = rest.partition("/")[0].partition("?")[0].partition("#")[0].rpartition("@")[2]
-        origin = f"{scheme}://{host}".lower()
+        origin = origin_of(url)
         if len(self._origins) >= MAX_KNOWN:
             self._origins = {name: slots for name, slots in self._origins.items() if slots.in_use or slots.waiting}
             self._by_url = {}

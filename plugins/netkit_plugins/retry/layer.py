@@ -18,6 +18,7 @@ from netkit.events import RetryScheduled
 from netkit.knobs import Knob
 from netkit.plugins import Context
 from netkit.stats import Counter
+from netkit.urls import origin_of
 from netkit_plugins.retry.budget import budget_of
 from netkit_plugins.retry.call import Outcome, RetriedCall, Target
 from netkit_plugins.retry.options import RetryOptions
@@ -130,9 +131,7 @@ class RetryLayer:
     def _target(self, url: str) -> Target:
         if len(self._targets) >= MAX_TARGETS:
             self._targets = {}
-        scheme, _, rest = url.partition("://")
-        host = rest.partition("/")[0].partition("?")[0].partition("#")[0].rpartition("@")[2]
-        origin = f"{scheme}://{host}".lower()
+        origin = origin_of(url)
         target = self._targets[url] = Target(origin, self._policy.is_pure_route(url), budget_of(origin))
         return target
 
