@@ -31,8 +31,9 @@ __all__ = ["SocketTransport"]
 _HIGH_WATER: Final = 256 << 10
 _LOW_WATER: Final = 64 << 10
 _READ: Final = 64 << 10
-_WRITE: Final = 128 << 10
-"""Pieces in which TLS is fed and asked, since its buffers stay as large as they ever were."""
+_WRITE: Final = 112 << 10
+"""Pieces in which TLS is fed and asked, since its buffers stay as large as they ever were; a connection writes as
+much at once."""
 _READS_PER_TURN: Final = 4
 """So that one busy connection does not keep a loop's others waiting."""
 _LINGER: Final = 5.0
