@@ -42,6 +42,7 @@ class _Process:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._edges: dict[int, weakref.ref[Edge]] = {}
+        self._leaving: deque[tuple[str, Meter]] = deque()
         self._gone: dict[str, Totals] = {}
         self._windows: dict[str, deque[float]] = {}
         fork.register(self)
@@ -53,12 +54,20 @@ class _Process:
         key = id(edge)
         with self._lock:
             self._edges[key] = weakref.ref(edge)
+            self._sum_up()
         weakref.finalize(edge, self._let_go, key, edge.stack, edge.meter).atexit = False
 
     def _let_go(self, key: int, stack: str, meter: Meter) -> None:
-        # May run in any thread, inside of a collection: no lock is taken. One dict step each, counters only rise.
+        # May run in any thread, inside of a collection: no lock is taken, and what cannot be done in one step is left
+        # to whoever holds the lock next.
         self._edges.pop(key, None)
         if meter.begun.value:
+            self._leaving.append((stack, meter))
+
+    def _sum_up(self) -> None:
+        """Under the lock: add what has gone to the counters that it leaves behind."""
+        while self._leaving:
+            stack, meter = self._leaving.popleft()
             self._gone[stack] = _plus(self._gone.get(stack, Totals()), meter)
             self._windows.setdefault(stack, deque(maxlen=WINDOW)).extend(_seconds(meter))
 
@@ -68,8 +77,10 @@ class _Process:
         return [edge for reference in known if (edge := reference()) is not None]
 
     def totals(self) -> dict[str, Totals]:
-        found = dict(self._gone)
-        windows = {stack: list(window) for stack, window in self._windows.items()}
+        with self._lock:
+            self._sum_up()
+            found = dict(self._gone)
+            windows = {stack: list(window) for stack, window in self._windows.items()}
         for edge in self.edges():
             found[edge.stack] = _plus(found.get(edge.stack, Totals()), edge.meter)
             windows.setdefault(edge.stack, []).extend(_seconds(edge.meter))

@@ -8,6 +8,7 @@ import io
 import json
 import os
 import random
+import select
 import socket
 from typing import Any
 
@@ -252,9 +253,9 @@ async def test_c01_closed_idle_connection_is_noticed_before_the_request(serve: A
     await echo(engine, request_to(server.port))
     # Block the loop, so that nobody has read the FIN when the next request is made.
     server.wait(lambda: server.entries("lost"))
-    import time
-
-    time.sleep(0.1)
+    [connection] = engine.connections()
+    assert select.select([connection.transport.get_extra_info("socket")], [], [], 20.0)[0]
+    connection.last_read -= 1.0  # one that was read from a moment ago is not looked at
     answer = await echo(engine, request_to(server.port, "/", "POST", b"once"))
     assert answer["connection"] == 2
     assert len(server.entries("headers")) == 2

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 import ssl
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Literal
 
@@ -52,6 +52,11 @@ class Face:
             return await result
 
         return self._runner.run(waited())
+
+    def wait(self, gpu: MockGPU, holds: Callable[[Any], object]) -> None:
+        """Wait until `holds(log)` of the server's log; a loop has its turns meanwhile."""
+        waiting: Any = gpu.log.wait_async(holds) if self.asynchronous else gpu.log.wait(holds)
+        self.run(waiting)
 
     def keep(self, client: Any) -> Any:
         self._clients.append(client)

@@ -171,20 +171,8 @@ def test_a_sweep_closes_idle_connections(face: Face, gpu: MockGPU) -> None:
     assert (face.run(sweep()) if face.asynchronous else pool.sweep()) == 0
     policy.reason = "idle"
     assert (face.run(sweep()) if face.asynchronous else pool.sweep()) == 1
-    if face.asynchronous:
-        face.run(asyncio.sleep(0))
-    gpu.log.wait(lambda log: log.connections[0].closed is not None) if not face.asynchronous else face.run(
-        _until(lambda: gpu.log.connections[0].closed is not None)
-    )
+    face.wait(gpu, lambda log: log.connections[0].closed is not None)
     assert pool.counts().open == 0
-
-
-async def _until(holds: Any) -> None:
-    for _ in range(2000):
-        if holds():
-            return
-        await asyncio.sleep(0.005)
-    raise TimeoutError
 
 
 def test_more_idle_connections_than_wanted_are_closed(sync_face: Face, gpu: MockGPU) -> None:

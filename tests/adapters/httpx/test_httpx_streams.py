@@ -3,7 +3,6 @@ C64, C65)."""
 
 from __future__ import annotations
 
-import asyncio
 import gc
 import time
 from typing import Any
@@ -114,8 +113,7 @@ def test_an_abandoned_response_ends_before_the_next_call(face: Face, gpu: MockGP
     assert watch.released == 1
     if http == "2":
         # The server is told without waiting for a next call; the loop needs turns for it.
-        face.run(asyncio.sleep(0.01)) if face.asynchronous else None
-        gpu.log.wait(lambda log: log.requests[0].outcome == "client_reset")
+        face.wait(gpu, lambda log: log.requests[0].outcome == "client_reset")
         assert gpu.log.requests[0].reset_code == Code.CANCEL
     face.run(client.get("/v1/models"))
     assert [type(end) for end in watch.ends] == [BodyClosed, type(None)]
