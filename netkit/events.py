@@ -11,11 +11,12 @@ Example::
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable
 from typing import Any
 
 import msgspec
+
+from netkit import fork
 
 __all__ = [
     "AttemptFailed",
@@ -45,7 +46,7 @@ __all__ = [
 ]
 
 log = logging.getLogger("netkit")
-_registering = threading.Lock()
+_registering = fork.lock()
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True):

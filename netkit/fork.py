@@ -4,16 +4,18 @@ Rules of this file:
 
 - Objects are known weakly; registering one keeps nothing alive.
 - In the child nothing is locked, flushed or said to a peer: state is replaced, file descriptors are closed.
+- Locks that live as long as the process are made anew before anything else is called, which may take them.
 """
 
 from __future__ import annotations
 
 import logging
 import os
+import threading
 import weakref
-from typing import Protocol
+from typing import Any, Final, Protocol
 
-__all__ = ["ForkAware", "register"]
+__all__ = ["ForkAware", "lock", "register"]
 
 log = logging.getLogger("netkit")
 
@@ -26,6 +28,7 @@ class ForkAware(Protocol):
         ...
 
 
+_locks: Final[list[Any]] = []
 _known: weakref.WeakSet[ForkAware] = weakref.WeakSet()
 
 
@@ -34,7 +37,20 @@ def register(thing: ForkAware) -> None:
     _known.add(thing)
 
 
+def lock(*, reentrant: bool = False) -> Any:
+    """A lock for a module, or for what lives as long as the process: free in a child, whoever held it in the parent.
+
+    It is kept for ever. What an object locks for itself is replaced in its own `after_fork_in_child`.
+    """
+    made = threading.RLock() if reentrant else threading.Lock()
+    _locks.append(made)
+    return made
+
+
 def _in_child() -> None:
+    for made in _locks:
+        # In place, as the standard library does with its own: other modules hold the object.
+        made._at_fork_reinit()
     for thing in list(_known):
         try:
             thing.after_fork_in_child()

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pluggy
 
+from netkit import fork
 from netkit.errors import PluginError
 from netkit.hookspecs import PROJECT, Hooks
 
@@ -148,6 +149,10 @@ class Registry:
         self._by_hand: set[str] = set()
         self._lock = threading.RLock()
         self._entry_points: dict[str, Any] | None = None
+        fork.register(self)
+
+    def after_fork_in_child(self) -> None:
+        self._lock = threading.RLock()
 
     def names(self) -> list[str]:
         """Every name that can be used, loaded or not: built-ins in order, then third parties by name."""
@@ -263,7 +268,7 @@ class Registry:
 
 
 _registry: Registry | None = None
-_registry_lock = threading.Lock()
+_registry_lock = fork.lock()
 
 
 def registry() -> Registry:

@@ -236,7 +236,7 @@ def _nothing() -> None:
 
 _WARN_AGAIN: Final = 60.0
 _warned: dict[str, float] = {}
-_warned_lock = threading.Lock()
+_warned_lock = fork.lock()
 
 
 def _may_warn(location: str) -> bool:

@@ -7,10 +7,10 @@ Rules of this file:
 
 from __future__ import annotations
 
-import threading
 import weakref
 from typing import TYPE_CHECKING, Final
 
+from netkit import fork
 from netkit.http2.timers import Wheel
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["Budget"]
 
 _POLL: Final = 0.02
-_lock = threading.Lock()
+_lock = fork.lock()
 _all: weakref.WeakSet[Budget] = weakref.WeakSet()
 
 

@@ -25,8 +25,10 @@ from aiohttp.client import DEFAULT_TIMEOUT
 from aiohttp.client_exceptions import ClientOSError
 from aiohttp.client_proto import ResponseHandler
 
+from netkit import fork
 from netkit.pooling import ConnectionPolicy, PoolCounts, SocketSettings
 from netkit.stats import Counter
+from netkit_adapters.aiohttp.connectors import abandon
 
 if TYPE_CHECKING:
     from aiohttp import BaseConnector, ClientRequest, ClientResponse, ClientTimeout
@@ -124,6 +126,18 @@ class AiohttpPool:
         self._stale = self._other = 0
         if not own:
             self.supports = frozenset()
+            fork.register(self)
+
+    def after_fork_in_child(self) -> None:
+        """A connector that the caller made stays with the parent's loop: here it is closed, unsaid.
+
+        aiohttp would send on the parent's sockets, and have the parent's loop watch new ones. The connectors that a
+        session made for itself are the care of its `LoopViews`.
+        """
+        for connector in list(self._connectors):
+            if connector._conns or connector._acquired or connector._loop.is_running():
+                abandon(connector)
+                connector._closed = True
 
     def configure(self, settings: SocketSettings, policy: ConnectionPolicy) -> None:
         self._settings = settings

@@ -36,6 +36,7 @@ from netkit_adapters.httpx.urls import Addresses
 
 if TYPE_CHECKING:
     from netkit.edge import Edge
+    from netkit.jars import JarAfterFork
     from netkit_adapters.httpx.pool import HttpcorePool
 
 __all__ = [
@@ -111,6 +112,7 @@ class Wiring:
         self.tls: tuple[str, ...] | None = None
         """The client's TLS settings in words, None where they cannot be described."""
         self.edge: Edge
+        self.jar: JarAfterFork
 
     @property
     def is_bare(self) -> bool:

@@ -14,6 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from netkit.edge import Edge, configured
+from netkit.jars import JarAfterFork
 from netkit.runtime import Asyncio, Threads
 from netkit_adapters.httpx.building import Builder
 from netkit_adapters.httpx.chain import (
@@ -75,7 +76,12 @@ def wire(
         pool=pool,
         http2=HttpxHttp2(shapes.stack, routes, asynchronous=asynchronous),
     )
+    wiring.jar = JarAfterFork(client, _jar_of)
     return wiring
+
+
+def _jar_of(client: Any) -> Any:
+    return getattr(client.__dict__.get("_cookies"), "jar", None)
 
 
 def rewire(

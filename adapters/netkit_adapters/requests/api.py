@@ -8,18 +8,18 @@ Rules of this file:
 
 from __future__ import annotations
 
-import threading
 from typing import Any
 
 import requests
 from requests import Session as Base
 
+from netkit import fork
 from netkit_adapters.requests.session import Session
 
 __all__ = ["delete", "get", "head", "options", "patch", "post", "put", "request", "session"]
 
 _shared: Session | None = None
-_lock = threading.Lock()
+_lock = fork.lock()
 
 
 def _process_session() -> Session:

@@ -18,6 +18,7 @@ from urllib3 import HTTPHeaderDict
 from urllib3 import exceptions as urllib3_errors
 from urllib3.response import HTTPResponse
 
+from netkit import fork
 from netkit.errors import BodyClosed, DeadlineExceeded, FailureKind, TransportError, Verdict
 from netkit.messages import ResponseBody
 from netkit_adapters.requests.body import DRAIN_LIMIT
@@ -217,7 +218,7 @@ class ExchangeFile:
         pass
 
 
-_making: Final = threading.RLock()
+_making: Final = fork.lock(reentrant=True)
 _MADE_LATER: Final = "_netkit_made_of"
 
 

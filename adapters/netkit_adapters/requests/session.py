@@ -17,6 +17,7 @@ import requests
 from requests import Session as Base
 
 from netkit.edge import Edge
+from netkit.jars import JarAfterFork
 from netkit.runtime import Threads
 from netkit_adapters.requests import environment
 from netkit_adapters.requests.dispatch import dispatch, may_dispatch
@@ -53,7 +54,11 @@ def _wire(
         pool=pool,
         http2=RequestsHttp2(),
     )
-    return Wiring(edge, pool, pick)
+    return Wiring(edge, pool, pick, JarAfterFork(session, _jar_of))
+
+
+def _jar_of(session: Base) -> Any:
+    return session.__dict__.get("cookies")
 
 
 class _SendView:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from netkit.edge import Edge
+    from netkit.jars import JarAfterFork
     from netkit.messages import Request, Response
     from netkit_adapters.requests.pool import RequestsPool
 
@@ -36,10 +37,13 @@ MAX_ADAPTERS: Final = 32
 class Wiring:
     """What every hop of one session needs: its edge, its pool driver, and how it finds an adapter for a URL."""
 
-    __slots__ = ("chained", "edge", "pick", "pool")
+    __slots__ = ("chained", "edge", "jar", "pick", "pool")
 
-    def __init__(self, edge: Edge, pool: RequestsPool, pick: Callable[[str], BaseAdapter]) -> None:
+    def __init__(
+        self, edge: Edge, pool: RequestsPool, pick: Callable[[str], BaseAdapter], jar: JarAfterFork | None = None
+    ) -> None:
         self.edge = edge
+        self.jar = jar
         self.pool = pool
         self.pick = pick
         self.chained: dict[int, ChainedAdapter] = {}

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import errno
 import logging
-import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
@@ -21,7 +20,7 @@ from prometheus_client import REGISTRY, Histogram, start_http_server
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from netkit import Request, Response, process
+from netkit import Request, Response, fork, process
 from netkit.errors import BodyClosed, ConfigError
 from netkit.plugins import Context
 from netkit_plugins.telemetry.kinds import Few, address_of, method_of
@@ -35,7 +34,7 @@ BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.
 
 log = logging.getLogger("netkit.telemetry")
 
-_lock = threading.Lock()
+_lock = fork.lock()
 _seconds: Histogram | None = None
 _served: set[int] = set()
 _host: Final = Few(MAX_HOSTS)

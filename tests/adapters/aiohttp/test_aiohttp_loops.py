@@ -153,6 +153,32 @@ def test_forked_children_start_afresh(gpu: MockGPU, tls_gpu: MockGPU) -> None:
     asyncio.run(session.close())
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_child_leaves_a_connector_that_its_parent_was_given_alone(gpu: MockGPU) -> None:
+    def child(session: aiohttp.ClientSession) -> int:
+        forked = os.fork()
+        if forked:
+            return os.waitstatus_to_exitcode(os.waitpid(forked, 0)[1])
+        code = 1
+        try:
+            with asyncio.Runner(loop_factory=asyncio.new_event_loop) as runner:
+                runner.run(echo(session, gpu, "child"))
+        except RuntimeError as error:
+            code = 0 if str(error) == "Session is closed" else 2
+        finally:
+            os._exit(code)
+
+    async def main() -> None:
+        async with netkit.ClientSession(connector=aiohttp.TCPConnector()) as session:
+            await echo(session, gpu, "before")
+            assert await asyncio.to_thread(child, session) == 0
+            await echo(session, gpu, "after")
+
+    asyncio.run(main())
+    assert [record.body for record in gpu.log.requests] == [b"before", b"after"]
+    assert len(gpu.log.connections) == 1
+
+
 async def calls(session: netkit.ClientSession, gpu: MockGPU, tls_gpu: MockGPU, name: str, count: int) -> None:
     headers = {"X-Process": str(os.getpid())}
     for number in range(count):
