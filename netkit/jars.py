@@ -28,6 +28,6 @@ class JarAfterFork:
 
     def after_fork_in_child(self) -> None:
         owner = self._owner()
-        jar = None if owner is None else self._jar_of(owner)
+        jar: Any = None if owner is None else self._jar_of(owner)
         if hasattr(jar, "_cookies_lock"):
             jar._cookies_lock = threading.RLock()

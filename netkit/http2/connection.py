@@ -106,7 +106,7 @@ class Connection(asyncio.BufferedProtocol):
         self._max_requests = options.max_requests
         # One read may bring more than half of a small window: it is held before the first byte.
         self.credit: Credit = Credit(self, early=options.stream_window < 2 * len(pool.buffer))
-        self.consumed = self.credit.consumed
+        self.consumed: Any = self.credit.consumed
         self.sending = Sending(self)
         self.alive = KeepAlive(self)
         self._frames = Frames(self)

@@ -77,6 +77,8 @@ class Engine:
                     waiter = exchange.waiter = asyncio.Future(loop=loop)
                     await waiter
             except BaseException:
+                # Nobody waits for it now, least of all in a loop that was closed under the caller.
+                exchange.waiter = None
                 exchange.leave()
                 raise
             exchange.waiting = False

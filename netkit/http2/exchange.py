@@ -198,6 +198,7 @@ class Exchange(Stream):
         try:
             await waiter
         except BaseException:
+            self.waiter = None
             self.leave()
             raise
         finally:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import contextlib
 import logging
 import os
 import threading
@@ -110,7 +111,8 @@ class Asyncio:
     name = "asyncio"
 
     def __init__(self) -> None:
-        self._spawned: set[asyncio.Task[Any]] = set()
+        self._spawned: dict[asyncio.AbstractEventLoop, set[asyncio.Task[Any]]] = {}
+        """What runs now, by its loop."""
 
     def now(self) -> float:
         return time.monotonic()
@@ -151,15 +153,32 @@ class Asyncio:
     def spawn(self, coroutine: Coroutine[Any, Any, Any], *, name: str, context: Context | None = None) -> Any:
         if asyncio._get_running_loop() is None:
             return _trio().spawn(coroutine, name=name, context=context)
-        task = asyncio.get_running_loop().create_task(
-            coroutine, name=f"netkit-{name}", context=Context() if context is None else context
-        )
-        self._spawned.add(task)
+        loop = asyncio.get_running_loop()
+        task = loop.create_task(coroutine, name=f"netkit-{name}", context=Context() if context is None else context)
+        known = self._spawned.get(loop)
+        if known is None:
+            self._give_up_closed()
+            known = self._spawned[loop] = set()
+        known.add(task)
         task.add_done_callback(self._reap)
         return task
 
+    def _give_up_closed(self) -> None:
+        """Work whose loop was closed under it will never go on: what it holds (slots, counts) is given back."""
+        for loop in [loop for loop in list(self._spawned) if loop.is_closed()]:
+            for task in self._spawned.pop(loop, ()):
+                task._log_destroy_pending = False  # type: ignore[attr-defined]
+                with contextlib.suppress(Exception):
+                    # What it would do on the way out in its loop cannot be done any more.
+                    task.get_coro().close()
+
     def _reap(self, task: asyncio.Task[Any]) -> None:
-        self._spawned.discard(task)
+        loop = task.get_loop()
+        known = self._spawned.get(loop)
+        if known is not None:
+            known.discard(task)
+            if not known:
+                self._spawned.pop(loop, None)
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("netkit: %s failed", task.get_name(), exc_info=error)
 

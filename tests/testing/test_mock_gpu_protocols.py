@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import shutil
+import socket
 import ssl
 import subprocess
 from typing import Any
@@ -241,6 +242,37 @@ def test_leaving_a_stream_stops_the_work_and_shows_in_the_log(engine: Any, http2
         leaver.close()
         gpu.log.wait(lambda log: log.requests[-1].outcome == "client_left")
         gpu.log.wait(lambda log: log.of_kind("eof", connection=2) or log.of_kind("reset", connection=2))
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_reset_in_the_same_breath_as_the_end_of_the_connection_is_no_error(
+    engine: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    def frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
+        return len(payload).to_bytes(3, "big") + bytes([kind, flags]) + stream.to_bytes(4, "big") + payload
+
+    # RFC 7541, 6.1 and 6.2.2: POST, http and / from the static table, the authority spelled out.
+    head = b"\x83\x86\x84\x01\x04test"
+    begin = [
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+        frame(4, 0, 0, b""),
+        frame(1, 4, 1, head),
+        frame(0, 0, 1, b"half of it"),
+    ]
+    end = [frame(0, 0, 1, b"more"), frame(3, 0, 1, (8).to_bytes(4, "big")), frame(7, 0, 0, bytes(8))]
+    with MockGPU(engine=engine, tls=False, http="2") as gpu:
+        host, _, port = gpu.url.removeprefix("http://").partition(":")
+        with socket.create_connection((host, int(port))) as client:
+            client.sendall(b"".join(begin))
+            gpu.log.wait(lambda log: log.requests)
+            client.sendall(b"".join(end))
+            client.shutdown(socket.SHUT_WR)
+            while client.recv(65536):
+                pass
+        gpu.log.wait(lambda log: log.connections and log.connections[0].closed)
+        assert gpu.log.of_kind("goaway_received")
+        assert gpu.log.requests[0].outcome == "client_reset"
+    assert [record.message for record in caplog.records if record.levelname == "ERROR"] == []
 
 
 @pytest.mark.parametrize("engine", ENGINES)

@@ -90,10 +90,10 @@ class H2Engine:
         self._quietly(lambda: self._connection.reset_stream(stream, code))
 
     def ping(self) -> None:
-        self._connection.ping(b"netkit!!")
+        self._quietly(lambda: self._connection.ping(b"netkit!!"))
 
     def change_settings(self, settings: Mapping[int, int]) -> None:
-        self._connection.update_settings(dict(settings))
+        self._quietly(lambda: self._connection.update_settings(dict(settings)))
 
     def credit(self, stream: int, size: int) -> None:
         if size:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 
 import ngh2
 
@@ -11,6 +12,8 @@ from .engines import BodyBytes, EngineError, Event, Happened, RawHeaders, Reques
 __all__ = ["Ngh2Engine"]
 
 _DEFAULT_WINDOW = 65_535
+_GONE = (ngh2.StreamProtocolError, ngh2.ConnectionClosingError, ngh2.ConnectionStateError)
+"""The stream or the whole connection has ended, perhaps in the very bytes that are being read."""
 
 
 class Ngh2Engine:
@@ -51,13 +54,13 @@ class Ngh2Engine:
     def respond(self, stream: int, headers: RawHeaders, *, end: bool) -> None:
         try:
             self._connection.send_response(stream, headers, end_stream=end)
-        except (ngh2.StreamProtocolError, ngh2.ConnectionClosingError):
+        except _GONE:
             return
 
     def inform(self, stream: int, headers: RawHeaders) -> None:
         try:
             self._connection.send_informational_response(stream, headers)
-        except (ngh2.StreamProtocolError, ngh2.ConnectionClosingError):
+        except _GONE:
             return
 
     def send(self, stream: int, data: bytes, *, end: bool) -> None:
@@ -66,31 +69,33 @@ class Ngh2Engine:
                 self._connection.send_data(stream, data, end_stream=end)
             elif end:
                 self._connection.end_stream(stream)
-        except (ngh2.StreamProtocolError, ngh2.ConnectionClosingError):
+        except _GONE:
             return
 
     def trail(self, stream: int, headers: RawHeaders) -> None:
         try:
             self._connection.send_trailers(stream, headers)
-        except (ngh2.StreamProtocolError, ngh2.ConnectionClosingError):
+        except _GONE:
             return
 
     def reset(self, stream: int, code: int) -> None:
         try:
             self._connection.reset_stream(stream, code)
-        except (ngh2.StreamProtocolError, ngh2.ConnectionClosingError):
+        except _GONE:
             return
 
     def ping(self) -> None:
-        self._connection.ping(b"netkit!!")
+        with suppress(*_GONE):
+            self._connection.ping(b"netkit!!")
 
     def change_settings(self, settings: Mapping[int, int]) -> None:
-        self._connection.update_settings(dict(settings))
+        with suppress(*_GONE):
+            self._connection.update_settings(dict(settings))
 
     def credit(self, stream: int, size: int) -> None:
         try:
             self._connection.acknowledge_received_data(size, stream)
-        except (ngh2.StreamProtocolError, ngh2.ConnectionClosingError):
+        except _GONE:
             return
         except ValueError:
             return  # the client reset the stream: what was unread then has been returned with it
@@ -101,7 +106,7 @@ class Ngh2Engine:
     def queued(self, stream: int) -> int:
         try:
             return self._connection.queued_body_size(stream)
-        except ngh2.StreamProtocolError:
+        except _GONE:
             return 0
 
 
