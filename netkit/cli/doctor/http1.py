@@ -13,6 +13,9 @@ from netkit.cli.doctor.wire import Refusal, Wire
 
 __all__ = ["Http1"]
 
+_ALERT = "\x15\x03"
+"""The first bytes of a TLS alert: its type, and the major version."""
+
 
 class Http1:
     """A connection. `reusable` is False once the server has said or shown that it closes."""
@@ -88,11 +91,17 @@ class Http1:
         try:
             response.begin()
         except http.client.HTTPException as error:
-            if isinstance(error, http.client.RemoteDisconnected):
-                raise Refusal("the server closed the connection without an answer") from error
-            raise Refusal("what the server says is no HTTP") from error
+            raise Refusal(self._no_answer(error)) from error
         self.version = f"HTTP/{response.version // 10}.{response.version % 10}"
         return response
+
+    def _no_answer(self, error: http.client.HTTPException) -> str:
+        silent = isinstance(error, http.client.RemoteDisconnected)
+        said = "the server closed the connection without an answer" if silent else "what the server says is no HTTP"
+        # How a server that wants TLS answers what is none: an alert (RFC 8446, 6), or nothing.
+        tls = silent or _ALERT in str(error)
+        first = not self.version and self._target.scheme == "http"
+        return f"{said}; is it https:// here?" if tls and first else said
 
     def _reply(self, response: http.client.HTTPResponse, body: bytes, seconds: float) -> Reply:
         headers = tuple((name.lower(), value) for name, value in response.getheaders())

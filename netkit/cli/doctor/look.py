@@ -160,7 +160,9 @@ class _Look:
         """A connection for the next request, the protocol that clients prefer."""
         name = "HTTP/2" if self._found.alpn == "h2" else "HTTP/1.1"
         line = self._lines[name]
-        if not line.reusable:
+        seen = self._found.http1
+        closes = name == "HTTP/1.1" and seen is not None and not seen.keep_alive  # whatever it says
+        if closes or not line.reusable:
             line.close()
             line = self._open(self._connect(["h2", "http/1.1"]))
         return line

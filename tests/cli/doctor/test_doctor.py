@@ -259,6 +259,25 @@ def test_no_http(capsys: pytest.CaptureFixture[str]) -> None:
         assert "no HTTP" in unwell(capsys, f"http://127.0.0.1:{port}")
 
 
+@pytest.mark.parametrize("words", [b"", b"\x15\x03\x03\x00\x02\x02\x0a"], ids=["silence", "alert"])
+def test_no_tls_where_there_is_some(words: bytes, capsys: pytest.CaptureFixture[str]) -> None:
+    if words:
+        with saying(words) as port:
+            assert "is it https:// here?" in unwell(capsys, f"http://127.0.0.1:{port}")
+    else:
+        with MockGPU() as gpu:
+            assert "is it https:// here?" in unwell(capsys, gpu.url.replace("https", "http"))
+
+
+def test_a_server_that_promises_to_keep_connections_and_closes_them(capsys: pytest.CaptureFixture[str]) -> None:
+    answer = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\nkeep-alive: timeout=5\r\n\r\n{}"
+    with saying(answer) as port:
+        assert main(["doctor", f"http://127.0.0.1:{port}", "--idle", "0", "--no-upload"]) == 0
+    out = capsys.readouterr().out
+    assert "closes after each answer" in out
+    assert "batches   /v1/embeddings: not found out (the answer to a batch of 1" in out
+
+
 def test_tls_where_there_is_none(capsys: pytest.CaptureFixture[str]) -> None:
     with saying(b"HTTP/1.1 400 Bad Request\r\n\r\n") as port:
         assert "is it http:// here?" in unwell(capsys, f"https://127.0.0.1:{port}")
