@@ -56,11 +56,13 @@ class Patch:
         """Classes and live sessions first, names last: what finds a name finds it working."""
         for original, ours in list(self._replaced.values()):
             if isinstance(original, type):
-                alive = _instances(original, ours)
-                for derived in list(_derived(original, ours)):
-                    self._rebase(derived, original, ours)
+                # Asked before their classes change: netkit's own would be given a side of netkit's by the question.
+                alive = [session for session in _instances(original, ours) if not _attached(session)]
+                rebased = [self._rebase(derived, original, ours) for derived in list(_derived(original, ours))]
                 for session in alive:
                     self._adopt(session, original, ours)
+                # Undone first: a session is released when no thread can find netkit's methods on it any more.
+                self._undo.extend(step for step in rebased if step is not None)
         for module in list(sys.modules.values()):
             self._rename(module)
 
@@ -84,25 +86,20 @@ class Patch:
                 self._undo.append(lambda name=name, value=value, ours=found[1]: _restore(names, name, ours, value))  # type: ignore[misc]
                 names[name] = found[1]
 
-    def _rebase(self, derived: type, original: type, ours: type) -> None:
+    def _rebase(self, derived: type, original: type, ours: type) -> Callable[[], None] | None:
+        """Have `derived` derive from netkit's class; returns how that is undone, None where it cannot be done."""
         bases = derived.__bases__
         try:
             derived.__bases__ = tuple(ours if base is original else base for base in bases)
         except TypeError as error:
             log.warning("netkit: %s.%s stays without netkit: %s", derived.__module__, derived.__qualname__, error)
-            return
-        self._undo.append(lambda: setattr(derived, "__bases__", bases))
+            return None
+        return lambda: setattr(derived, "__bases__", bases)
 
     def _adopt(self, session: Any, original: type, ours: type) -> None:
         kind = type(session)
         if kind is not original and not issubclass(kind, ours):
             return  # of a class that could not be rebased
-        try:
-            edge_of(session)
-        except TypeError:
-            pass
-        else:
-            return  # netkit was attached to it by hand, with settings of its own
         try:
             if kind is original:
                 _become(session, ours)
@@ -117,14 +114,23 @@ class Patch:
         def put_back() -> None:
             known = reference()
             if known is not None:
-                self._adapter.release(known)
                 if type(known) is ours:
                     _become(known, original)
+                self._adapter.release(known)
 
         self._undo.append(put_back)
 
     def __repr__(self) -> str:
         return f"<Patch {self._stack}: {len(self._undo)} changes>"
+
+
+def _attached(session: Any) -> bool:
+    """Whether netkit was attached to it by hand, with settings of its own."""
+    try:
+        edge_of(session)
+    except TypeError:
+        return False
+    return True
 
 
 def _become(session: Any, kind: type) -> None:
@@ -148,6 +154,25 @@ def _derived(original: type, ours: type) -> Iterator[type]:
 def _instances(original: type, ours: type) -> list[Any]:
     """The stack's own sessions that are alive, those of derived classes included."""
     # By type, not isinstance: proxies (werkzeug's) answer that with what they stand for, or raise.
-    return [
-        thing for thing in gc.get_objects() if issubclass(type(thing), original) and not issubclass(type(thing), ours)
-    ]
+    found = {
+        id(thing): thing
+        for thing in _objects()
+        if issubclass(type(thing), original) and not issubclass(type(thing), ours)
+    }
+    return list(found.values())
+
+
+def _objects() -> Iterator[Any]:
+    """What the garbage collector knows. `gc.freeze()`, of servers that load before they fork, hides from it all that
+    there was; then also what any module leads to."""
+    yield from gc.get_objects()
+    if gc.get_freeze_count():
+        level: list[Any] = list(sys.modules.values())
+        seen = {id(thing): thing for thing in level}
+        while level:
+            around, level = gc.get_referents(*level), []
+            for thing in around:
+                if id(thing) not in seen and gc.is_tracked(thing):
+                    seen[id(thing)] = thing
+                    level.append(thing)
+            yield from level

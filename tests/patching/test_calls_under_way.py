@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import textwrap
+from typing import Any
 
 import pytest
+import requests
+from netkit_adapters.reverted import REVERTED, native
 
+import netkit
 from tests.patching.conftest import Program
 
 REQUESTS = """
@@ -160,3 +164,140 @@ def test_a_body_that_is_being_read_in_a_task_goes_on(program: Program, stack: st
         """,
         stack,
     )
+
+
+BOUND = """
+    import contextlib, ssl, warnings, netkit
+    name = sys.argv[3]
+    warnings.simplefilter("ignore")
+    trust = ssl.create_default_context(cafile=CA)
+    stack = __import__(name)
+    def kinds(base):
+        class Derived(base):
+            def send(self, *args, **kwargs):
+                sent.append(1)
+                return super().send(*args, **kwargs)
+        return base, Derived
+    sent = []
+"""
+
+
+@pytest.mark.parametrize("stack", ["requests", "httpx", "httpx2"])
+def test_a_method_that_was_found_before_is_the_stacks_own_afterwards(program: Program, stack: str) -> None:
+    program(
+        textwrap.dedent(BOUND)
+        + textwrap.dedent("""
+        for kind in kinds(stack.Session if name == "requests" else stack.Client):
+            client = kind() if name == "requests" else kind(verify=trust)
+            if name == "requests":
+                client.verify = CA
+            sent.clear()
+            netkit.install()
+            assert client.get(URL + "/health").status_code == 200
+            assert netkit.stats(client).requests.total == 1
+            if name == "requests":
+                prepared = client.prepare_request(stack.Request("GET", URL + "/health"))
+                found = [client.request, client.get, client.send, client.get_adapter, client.close]
+            else:
+                found = [client.request, client.get, client.send, client.build_request, client.close]
+                inner = [client._merge_url, client._build_request_auth, client._send_single_request]
+                own, wiring = type(client)._send_single_request, client._netkit_wiring
+            netkit.uninstall()
+            request, get, send, other, close = found
+            assert request("GET", URL + "/health").status_code == 200
+            assert get(URL + "/health").status_code == 200
+            if name == "requests":
+                assert send(prepared).status_code == 200
+                assert other(URL) is client.adapters["https://"]
+            else:
+                built = other("GET", URL + "/health")
+                assert send(built).status_code == 200
+                merge, authenticate, single = inner
+                assert str(merge(URL + "/x")) == URL + "/x"
+                assert authenticate(built) is not None
+                single(client.build_request("GET", URL + "/health")).close()
+            assert len(sent) == (0 if kind.__name__ != "Derived" else 4), sent
+            close()
+            assert not [key for key in vars(client) if key.startswith("_netkit")], vars(client)
+            assert name == "requests" or client.is_closed
+        """),
+        stack,
+    )
+
+
+@pytest.mark.parametrize("stack", ["requests", "httpx", "httpx2"])
+def test_a_with_block_outlasts_it(program: Program, stack: str) -> None:
+    program(
+        textwrap.dedent(BOUND)
+        + textwrap.dedent("""
+        client = stack.Session() if name == "requests" else stack.Client(verify=trust)
+        netkit.install()
+        with client:
+            netkit.uninstall()
+        assert name == "requests" or client.is_closed
+        if name != "requests":
+            import asyncio
+            async def main():
+                client = stack.AsyncClient(verify=trust)
+                netkit.install()
+                async with client:
+                    waiting = client.get(URL + "/health")     # a coroutine that has not begun
+                    sending = client.send(client.build_request("GET", URL + "/health"))
+                    single = client._send_single_request(client.build_request("GET", URL + "/health"))
+                    netkit.uninstall()
+                    assert (await waiting).status_code == 200
+                    assert (await sending).status_code == 200
+                    await (await single).aclose()
+                assert client.is_closed
+                client = stack.AsyncClient(verify=trust)
+                netkit.install()
+                closing = client.aclose()
+                netkit.uninstall()
+                await closing
+                assert client.is_closed
+            asyncio.run(main())
+        """),
+        stack,
+    )
+
+
+def test_aiohttp_goes_on_where_it_was_found(program: Program) -> None:
+    program(
+        """
+        import asyncio, ssl, warnings, aiohttp, netkit
+        warnings.simplefilter("ignore")
+        trust = ssl.create_default_context(cafile=CA)
+        async def main():
+            session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=trust))
+            netkit.install()
+            async with session:
+                request, connect = session._request, session._ws_connect
+                close, shown = session.close, session.__repr__
+                begun = session.get(URL + "/health")
+                netkit.uninstall()
+                for answer in (await begun, await request("GET", URL + "/health")):
+                    assert answer.status == 200
+                    await answer.read()
+                try:
+                    await connect(URL + "/health")
+                except aiohttp.WSServerHandshakeError:
+                    pass
+                assert "ClientSession" in shown()
+                await close()
+            assert session.closed
+        asyncio.run(main())
+        """
+    )
+
+
+def test_an_error_of_the_programs_own_is_not_taken_for_it() -> None:
+    def meet(session: requests.Session) -> Any:
+        try:
+            raise AttributeError("mine")
+        except REVERTED:
+            return native(session, netkit.Session, requests.Session)
+
+    with pytest.raises(AttributeError, match="mine"):
+        meet(netkit.Session())
+    plain = requests.Session()
+    assert meet(plain).get_adapter.__self__ is plain

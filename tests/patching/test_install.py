@@ -250,3 +250,34 @@ def test_forked_workers(program: Program, gpu: MockGPU) -> None:
         session.close()
     """)
     assert len(gpu.log.requests) - before == 14
+
+
+@pytest.mark.parametrize("stack", ["requests", "httpx", "httpx2"])
+def test_sessions_that_are_frozen_are_found(program: Program, stack: str) -> None:
+    program(
+        """
+        import gc, netkit
+        stack = __import__(sys.argv[3])
+        kind = stack.Session if sys.argv[3] == "requests" else stack.Client
+        class Own(kind): pass
+        class Holder: pass
+        def closed_over():
+            inner = Own()
+            return lambda: inner
+        session, Holder.session, listed, hidden = kind(), kind(), [{"deep": (kind(),)}], closed_over()
+        everywhere = lambda: [session, Holder.session, listed[0]["deep"][0], hidden()]
+        gc.collect()
+        gc.freeze()
+        assert not [thing for thing in gc.get_objects() if isinstance(thing, kind)]
+        netkit.install()
+        for each in everywhere():
+            assert netkit.stats(each).requests.total == 0
+        assert gc.get_freeze_count() > 1000  # they stay frozen
+        netkit.uninstall()
+        assert [type(each) for each in everywhere()] == [kind, kind, kind, Own]
+        for each in everywhere():
+            assert not [name for name in vars(each) if name.startswith("_netkit")]
+            each.close()
+        """,
+        stack,
+    )

@@ -27,6 +27,7 @@ from netkit_adapters.aiohttp.connectors import LoopViews, abandon
 from netkit_adapters.aiohttp.http2 import AiohttpHttp2
 from netkit_adapters.aiohttp.pool import AiohttpPool
 from netkit_adapters.aiohttp.transport import Hop, terminal
+from netkit_adapters.reverted import native
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping
@@ -167,15 +168,26 @@ with warnings.catch_warnings():
 
         # Not a coroutine function: aiohttp's coroutine is handed on as it is.
         def _request(self, method: str, str_or_url: Any, **kwargs: Any) -> Coroutine[Any, Any, ClientResponse]:
-            session = self if self._loop is asyncio._get_running_loop() else self._netkit_here()
-            wiring = self._netkit_wiring
+            try:
+                session = self if self._loop is asyncio._get_running_loop() else self._netkit_here()
+                wiring = self._netkit_wiring
+            except AttributeError:
+                begun: Coroutine[Any, Any, ClientResponse] = native(self, ClientSession, Base)._request(
+                    method, str_or_url, **kwargs
+                )
+                return begun
             own = "middlewares" in kwargs or not _OWN_LIMITS.isdisjoint(kwargs)
             if own or self._middlewares is not wiring.only or wiring.edge.spans_hops:
                 kwargs = _chained(self, wiring, kwargs)
             return Base._request(session, method, str_or_url, **kwargs)
 
         async def _ws_connect(self, *args: Any, **kwargs: Any) -> Any:
-            return await Base._ws_connect(self._netkit_here(), *args, **kwargs)
+            try:
+                session = self._netkit_here()
+            except AttributeError:
+                native(self, ClientSession, Base)
+                session = self
+            return await Base._ws_connect(session, *args, **kwargs)
 
         def _netkit_here(self) -> Base:
             """This session as the running loop may use it."""
@@ -186,7 +198,11 @@ with warnings.catch_warnings():
             return views.of(self, running)
 
         async def close(self) -> None:
-            views = self._netkit_views
+            try:
+                views = self._netkit_views
+            except AttributeError:
+                await native(self, ClientSession, Base).close()
+                return
             if self._connector is not None and views is not None:
                 if self._loop.is_closed():
                     abandon(self._connector)
@@ -198,9 +214,13 @@ with warnings.catch_warnings():
 
         def __repr__(self) -> str:
             # In the warning of an unclosed session: people's filters know aiohttp's own name.
-            return (
-                f"<aiohttp.client.ClientSession object at {id(self):#x}>" if _is_plain(self) else super().__repr__()
-            )
+            if _is_plain(self):
+                return f"<aiohttp.client.ClientSession object at {id(self):#x}>"
+            try:
+                shown = super().__repr__
+            except TypeError:
+                shown = native(self, ClientSession, Base).__repr__
+            return shown()
 
         def __del__(self, *args: Any) -> None:
             # A view has nothing of its own: its session closes it, and warns if nobody did.

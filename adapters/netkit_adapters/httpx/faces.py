@@ -14,6 +14,7 @@ from netkit_adapters.httpx.chain import Shapes, View, Wiring, async_counted, cou
 from netkit_adapters.httpx.clients import Attaching, remember, rewire
 from netkit_adapters.httpx.errors import FACES, KINDS
 from netkit_adapters.httpx.stack import Stack
+from netkit_adapters.reverted import REVERTED, native
 
 if TYPE_CHECKING:
     from netkit.config import Config, PluginSettings
@@ -39,7 +40,7 @@ class Client(BaseClient):
 
     _netkit_limits: bool | None
     _netkit_supplied: tuple[Any, ...]
-    # None while `netkit.install()` or `uninstall()` is at work on a client that other threads use: it is native then.
+    # None while `netkit.install()` is at work on a client that other threads use: it is native then.
     _netkit_urls: MergedUrls | None = None
     _netkit_builder: Builder | None = None
     _netkit_wiring: Wiring | None = None
@@ -66,16 +67,22 @@ class Client(BaseClient):
 
     @signed_as(BaseClient.build_request)
     def build_request(self, method: Any, url: Any, **options: Any) -> Any:
-        builder, build = self._netkit_builder, super().build_request
+        try:
+            builder, build = self._netkit_builder, super().build_request
+        except REVERTED:
+            return native(self, Client, BaseClient).build_request(method, url, **options)
         return build(method, url, **options) if builder is None else builder.build(self, build, method, url, options)
 
     @signed_as(BaseClient.send)
     def send(self, request: Any, *, stream: bool = False, **options: Any) -> Any:
-        send, single, reading = super().send, super()._send_single_request, SHAPES.reading
+        try:
+            send, single, wiring = super().send, super()._send_single_request, self._netkit_wiring
+        except REVERTED:
+            return native(self, Client, BaseClient).send(request, stream=stream, **options)
+        reading, dispatch = SHAPES.reading, SHAPES.dispatch[0]
         if stream or not reading.applies(send, asynchronous=False):
             return send(request, stream=stream, **options)
         response: Any
-        wiring, dispatch = self._netkit_wiring, SHAPES.dispatch[0]
         if wiring is None or wiring.is_bare or not dispatch.applies(self, Client, single, request, options):
             response = send(request, stream=True, **options)
         else:
@@ -91,34 +98,53 @@ class Client(BaseClient):
         return response
 
     def _merge_url(self, url: Any) -> Any:
-        urls, merge = self._netkit_urls, super()._merge_url
+        try:
+            urls, merge = self._netkit_urls, super()._merge_url
+        except REVERTED:
+            return native(self, Client, BaseClient)._merge_url(url)
         return merge(url) if urls is None else urls.find(self.base_url, url, merge)
 
     def _build_request_auth(self, request: Any, auth: Any = httpx.USE_CLIENT_DEFAULT) -> Any:
-        found = super()._build_request_auth(request, auth)
-        if type(found) is not httpx.Auth and (wiring := self._netkit_wiring) is not None:
+        try:
+            build, wiring = super()._build_request_auth, self._netkit_wiring
+        except REVERTED:
+            return native(self, Client, BaseClient)._build_request_auth(request, auth)
+        found = build(request, auth)
+        if type(found) is not httpx.Auth and wiring is not None:
             wiring.found_auths.note(request, found)
         return found
 
     def _send_single_request(self, request: httpx.Request) -> httpx.Response:
-        wiring = self._netkit_wiring
-        if wiring is None:
-            return super()._send_single_request(request)
-        if wiring.is_bare:
-            response: httpx.Response = counted(wiring, super()._send_single_request, request)
+        response: httpx.Response
+        try:
+            wiring, single = self._netkit_wiring, super()._send_single_request
+            bare = wiring is not None and wiring.is_bare
+            if wiring is not None and not bare:
+                view: Any = View(self, wiring)
+                single = super(Client, view)._send_single_request
+        except REVERTED:
+            response = native(self, Client, BaseClient)._send_single_request(request)
             return response
-        view: Any = View(self, wiring)
-        return super(Client, view)._send_single_request(request)
+        response = counted(wiring, single, request) if wiring is not None and bare else single(request)
+        return response
 
     def close(self) -> None:
-        super().close()
-        if (wiring := self._netkit_wiring) is not None:
+        try:
+            close, wiring = super().close, self._netkit_wiring
+        except REVERTED:
+            close, wiring = native(self, Client, BaseClient).close, None
+        close()
+        if wiring is not None:
             wiring.pool.close()
             wiring.edge.close()
 
     def __exit__(self, *args: Any) -> None:
-        super().__exit__(*args)
-        if (wiring := self._netkit_wiring) is not None:
+        try:
+            close, wiring = super().__exit__, self._netkit_wiring
+        except REVERTED:
+            close, wiring = native(self, Client, BaseClient).__exit__, None
+        close(*args)
+        if wiring is not None:
             wiring.pool.close()
             wiring.edge.close()
 
@@ -131,7 +157,7 @@ class AsyncClient(BaseAsyncClient):
 
     _netkit_limits: bool | None
     _netkit_supplied: tuple[Any, ...]
-    # None while `netkit.install()` or `uninstall()` is at work on a client that other threads use: it is native then.
+    # None while `netkit.install()` is at work on a client that other threads use: it is native then.
     _netkit_urls: MergedUrls | None = None
     _netkit_builder: Builder | None = None
     _netkit_wiring: Wiring | None = None
@@ -158,16 +184,22 @@ class AsyncClient(BaseAsyncClient):
 
     @signed_as(BaseAsyncClient.build_request)
     def build_request(self, method: Any, url: Any, **options: Any) -> Any:
-        builder, build = self._netkit_builder, super().build_request
+        try:
+            builder, build = self._netkit_builder, super().build_request
+        except REVERTED:
+            return native(self, AsyncClient, BaseAsyncClient).build_request(method, url, **options)
         return build(method, url, **options) if builder is None else builder.build(self, build, method, url, options)
 
     @signed_as(BaseAsyncClient.send)
     async def send(self, request: Any, *, stream: bool = False, **options: Any) -> Any:
-        send, single, reading = super().send, super()._send_single_request, SHAPES.reading
+        try:
+            send, single, wiring = super().send, super()._send_single_request, self._netkit_wiring
+        except REVERTED:
+            return await native(self, AsyncClient, BaseAsyncClient).send(request, stream=stream, **options)
+        reading, dispatch = SHAPES.reading, SHAPES.dispatch[1]
         if stream or not reading.applies(send, asynchronous=True):
             return await send(request, stream=stream, **options)
         response: Any
-        wiring, dispatch = self._netkit_wiring, SHAPES.dispatch[1]
         if wiring is None or wiring.is_bare or not dispatch.applies(self, AsyncClient, single, request, options):
             response = await send(request, stream=True, **options)
         else:
@@ -183,34 +215,59 @@ class AsyncClient(BaseAsyncClient):
         return response
 
     def _merge_url(self, url: Any) -> Any:
-        urls, merge = self._netkit_urls, super()._merge_url
+        try:
+            urls, merge = self._netkit_urls, super()._merge_url
+        except REVERTED:
+            return native(self, AsyncClient, BaseAsyncClient)._merge_url(url)
         return merge(url) if urls is None else urls.find(self.base_url, url, merge)
 
     def _build_request_auth(self, request: Any, auth: Any = httpx.USE_CLIENT_DEFAULT) -> Any:
-        found = super()._build_request_auth(request, auth)
-        if type(found) is not httpx.Auth and (wiring := self._netkit_wiring) is not None:
+        try:
+            build, wiring = super()._build_request_auth, self._netkit_wiring
+        except REVERTED:
+            return native(self, AsyncClient, BaseAsyncClient)._build_request_auth(request, auth)
+        found = build(request, auth)
+        if type(found) is not httpx.Auth and wiring is not None:
             wiring.found_auths.note(request, found)
         return found
 
     async def _send_single_request(self, request: httpx.Request) -> httpx.Response:
-        wiring = self._netkit_wiring
+        try:
+            wiring, single = self._netkit_wiring, super()._send_single_request
+        except REVERTED:
+            wiring, single = None, native(self, AsyncClient, BaseAsyncClient)._send_single_request
+        response: httpx.Response
         if wiring is None:
-            return await super()._send_single_request(request)
+            response = await single(request)
+            return response
         if wiring.is_bare and (wiring.pool.loops.is_home() or await wiring.pool.loops.come_home()):
-            response: httpx.Response = await async_counted(wiring, super()._send_single_request, request)
+            response = await async_counted(wiring, single, request)
             return response
         view: Any = View(self, wiring)
-        return await super(AsyncClient, view)._send_single_request(request)
+        try:
+            single = super(AsyncClient, view)._send_single_request
+        except REVERTED:
+            single = native(self, AsyncClient, BaseAsyncClient)._send_single_request
+        response = await single(request)
+        return response
 
     async def aclose(self) -> None:
-        await super().aclose()
-        if (wiring := self._netkit_wiring) is not None:
+        try:
+            close, wiring = super().aclose, self._netkit_wiring
+        except REVERTED:
+            close, wiring = native(self, AsyncClient, BaseAsyncClient).aclose, None
+        await close()
+        if wiring is not None:
             await wiring.pool.aclose()
             wiring.edge.close()
 
     async def __aexit__(self, *args: Any) -> None:
-        await super().__aexit__(*args)
-        if (wiring := self._netkit_wiring) is not None:
+        try:
+            close, wiring = super().__aexit__, self._netkit_wiring
+        except REVERTED:
+            close, wiring = native(self, AsyncClient, BaseAsyncClient).__aexit__, None
+        await close(*args)
+        if wiring is not None:
             await wiring.pool.aclose()
             wiring.edge.close()
 

@@ -29,7 +29,7 @@ from requests.exceptions import InvalidHeader, InvalidJSONError
 from requests.models import PreparedRequest
 from requests.structures import CaseInsensitiveDict
 
-__all__ = ["is_untouched", "merge", "prepare"]
+__all__ = ["CHECKED", "is_untouched", "merge", "prepare"]
 
 MAX_URLS: Final = 1024
 MAX_URL_LENGTH: Final = 2048
@@ -123,7 +123,7 @@ class _Checked:
         self.store = store
 
 
-_CHECKED: Final = "_netkit_headers"
+CHECKED: Final = "_netkit_headers"
 
 
 def _prepare_headers(prepared: PreparedRequest, session: Session, headers: Any) -> None:
@@ -144,9 +144,9 @@ def _plain_headers(session: Session, headers: Any) -> OrderedDict[str, Any] | No
         return None
     try:
         pairs = own._store.values()
-        checked: _Checked | None = session.__dict__.get(_CHECKED)
+        checked: _Checked | None = session.__dict__.get(CHECKED)
         if checked is None or checked.ids != list(map(id, pairs)):
-            checked = session.__dict__[_CHECKED] = _check(own)
+            checked = session.__dict__[CHECKED] = _check(own)
         store: OrderedDict[str, Any] = checked.store.copy()
         for name, value in headers.items() if headers else ():
             if type(name) is not str or value is None:

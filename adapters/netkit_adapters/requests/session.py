@@ -23,8 +23,9 @@ from netkit_adapters.requests import environment
 from netkit_adapters.requests.dispatch import dispatch, may_dispatch
 from netkit_adapters.requests.http2 import RequestsHttp2
 from netkit_adapters.requests.pool import RequestsPool
-from netkit_adapters.requests.prepare import is_untouched, merge, prepare
+from netkit_adapters.requests.prepare import CHECKED, is_untouched, merge, prepare
 from netkit_adapters.requests.transport import Wiring, chained, terminal
+from netkit_adapters.reverted import REVERTED, native
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -163,9 +164,14 @@ class Session(Base):
         json: Any = None,
     ) -> requests.Response:
         """As `requests.Session.request`, with the same arguments."""
-        request = super().request
+        reverted = False
+        try:
+            request = super().request
+        except REVERTED:
+            request, reverted = native(self, Session, Base).request, True
         if (
-            getattr(request, "__func__", None) is not _BASE_REQUEST
+            reverted
+            or getattr(request, "__func__", None) is not _BASE_REQUEST
             or type(url) is not str
             or type(method) is not str
             or url[:4] != "http"
@@ -206,13 +212,23 @@ class Session(Base):
         )
 
     def get_adapter(self, url: str) -> BaseAdapter:
-        adapter = super().get_adapter(url=url)
-        if sys._getframe(1).f_code is _BASE_SEND_CODE:
-            return chained(self._netkit_wiring, adapter)
-        return adapter
+        asked_to_send = sys._getframe(1).f_code is _BASE_SEND_CODE
+        adapter: BaseAdapter
+        try:
+            pick, wiring = super().get_adapter, self._netkit_wiring if asked_to_send else None
+        except REVERTED:
+            adapter = native(self, Session, Base).get_adapter(url=url)
+            return adapter
+        adapter = pick(url=url)
+        return adapter if wiring is None else chained(wiring, adapter)
 
     def send(self, request: requests.PreparedRequest, **kwargs: Any) -> requests.Response:
-        send = super().send
+        response: requests.Response
+        try:
+            send, wiring = super().send, self._netkit_wiring
+        except REVERTED:
+            response = native(self, Session, Base).send(request, **kwargs)
+            return response
         function = getattr(send, "__func__", None)
         if function is None:
             # Someone put a plain callable (a mock) in the class: that is what gets called.
@@ -224,13 +240,17 @@ class Session(Base):
         ):
             # Nobody stands between: requests' own send asks netkit's own get_adapter, which knows who asks.
             if may_dispatch(self, request):
-                return dispatch(self, self._netkit_wiring, request, kwargs)
+                return dispatch(self, wiring, request, kwargs)
             return send(request, **kwargs)
-        response: requests.Response = function(_SendView(self, self._netkit_wiring), request, **kwargs)
+        response = function(_SendView(self, wiring), request, **kwargs)
         return response
 
     def close(self) -> None:
-        super().close()
+        try:
+            close = super().close
+        except REVERTED:
+            close = native(self, Session, Base).close
+        close()
         wiring = self.__dict__.get("_netkit_wired")
         if wiring is not None:
             wiring.edge.close()
@@ -305,7 +325,8 @@ def adopt(session: Session) -> None:
 def release(session: Session) -> None:
     """Undo `adopt`, before the class is changed back."""
     wiring: Wiring | None = session.__dict__.pop("_netkit_wired", None)
-    session.__dict__.pop("_netkit_settings", None)
+    for name in ("_netkit_settings", CHECKED):
+        session.__dict__.pop(name, None)
     if wiring is not None:
         # Other threads may be in the middle of a call. What netkit holds open goes with the last of them.
         wiring.pool.release()
