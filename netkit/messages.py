@@ -62,7 +62,7 @@ class Timeout(msgspec.Struct, frozen=True):
     total: float | None = None
 
     def at_most(self, seconds: float) -> Timeout:
-        """A copy in which no limit exceeds `seconds`: how a deadline cuts an attempt to what is left."""
+        """A copy in which no limit exceeds `seconds`, for a layer that has no more time to give an attempt."""
 
         def cut(limit: float | None) -> float:
             return seconds if limit is None else min(limit, seconds)

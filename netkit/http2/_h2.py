@@ -114,8 +114,6 @@ class H2Machine:
         self._connection_held = False
         self._failed = False
         self._dirty = False
-        self._terminated = False
-        self._going_away = False
 
     def start(self) -> None:
         self._connection.initiate_connection()

@@ -13,17 +13,16 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterable, AsyncIterator, Callable
 from functools import lru_cache
 from http import HTTPStatus
-from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
 from netkit.errors import FailureKind, TransportError, Verdict
 from netkit.green import threads_are_green
 from netkit.http2 import Engine, H2Request, Http1Only, Http2Options, SyncEngine
 from netkit.http2.port import could_not_connect
-from netkit.http2.upload import HIGH
+from netkit.http2.recorded import Recorded
 from netkit.messages import Body, Response
 from netkit_adapters.httpx.chain import reap, reap_async
 from netkit_adapters.httpx.messages import response_headers
@@ -38,7 +37,7 @@ if TYPE_CHECKING:
     from netkit_adapters.httpx.routes import Place, Routes
     from netkit_adapters.httpx.stack import Stack
 
-__all__ = ["HttpxHttp2", "Recorded", "Watched"]
+__all__ = ["HttpxHttp2", "Watched"]
 
 MAX_ORIGINS: Final = 4096
 """Origins kept per client; beyond it the oldest is asked anew."""
@@ -265,33 +264,3 @@ class Watched:
     def __aiter__(self) -> AsyncIterator[bytes]:
         self.begun = True
         return self._chunks.__aiter__()
-
-
-class Recorded:
-    """A one-shot body that remembers what it gave, until it is known that the server speaks HTTP/2.
-
-    The engine asks for no more than `HIGH` bytes before it has a connection: whoever asks for more, has one.
-    """
-
-    def __init__(self, chunks: Iterator[bytes]) -> None:
-        self._chunks = chunks
-        self._given: list[bytes] | None = []
-        self._size = 0
-
-    def __iter__(self) -> Iterator[bytes]:
-        for chunk in self._chunks:
-            given = self._given
-            if given is not None:
-                if self._size >= HIGH:
-                    self._given = None
-                else:
-                    given.append(chunk)
-                    self._size += len(chunk)
-            yield chunk
-
-    def forget(self) -> None:
-        self._given = None
-
-    def again(self) -> Iterator[bytes] | None:
-        """From its beginning, for the transport that has to send it instead; None where too much was taken."""
-        return None if self._given is None else chain(self._given, self._chunks)

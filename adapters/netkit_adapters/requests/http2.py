@@ -19,13 +19,14 @@ from urllib3.exceptions import InsecureRequestWarning
 from netkit.errors import FailureKind, TransportError, Verdict
 from netkit.http2 import H2Request, Http1Only, Http2Options, SyncEngine
 from netkit.http2.port import could_not_connect
+from netkit.http2.recorded import Recorded
 from netkit.http2.upload import LengthMismatch
 from netkit.messages import Body, Response
 from netkit_adapters.requests.answer import respond
 from netkit_adapters.requests.destinations import Destinations
 from netkit_adapters.requests.eligible import is_eligible
 from netkit_adapters.requests.negotiation import Negotiation
-from netkit_adapters.requests.upload import Recorded, chunks_of
+from netkit_adapters.requests.upload import chunks_of
 
 if TYPE_CHECKING:
     from netkit.messages import Request
@@ -109,6 +110,8 @@ class RequestsHttp2:
             self._negotiation.forget(target)
             _leave_to_native(native, request, target)
             return None
+        if type(target.body) is Recorded:
+            target.body.forget()
         _, prepared, arguments = native.begin(request, opens_body=False)
         if target.connect.ssl is not None and not arguments.get("verify", True):
             # urllib3 says so for each such request; a drop-in that kept silent would hide it.

@@ -68,6 +68,8 @@ class Negotiation:
                 return False
             return self._negotiate(engine, request, target, limit)
         finally:
+            # Whoever still waits for it finds out what came of it; who comes later makes a new one.
+            self._locks.pop(key, None)
             lock.release()
 
     def forget(self, target: H2Request) -> None:
@@ -84,7 +86,6 @@ class Negotiation:
         if len(self._http1) + len(self._http2) >= MAX_ORIGINS:
             self._http1.clear()
             self._http2.clear()
-            self._locks.clear()
 
     def _negotiate(self, engine: SyncEngine, request: Request, target: H2Request, limit: float | None) -> bool:
         exchange: Exchange = request.native

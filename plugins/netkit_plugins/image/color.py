@@ -22,7 +22,6 @@ __all__ = ["eight_bit", "flatten", "has_alpha", "is_srgb", "to_srgb"]
 
 _PLAIN: Final = frozenset({"L", "LA", "RGB", "RGBA", "CMYK"})
 _ALPHA: Final = frozenset({"LA", "RGBA", "PA", "La", "RGBa"})
-_NO_CLIP_MAX: Final = 65535
 
 
 def has_alpha(picture: Image.Image) -> bool:

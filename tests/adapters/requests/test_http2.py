@@ -337,8 +337,8 @@ def test_a_changed_body_is_whole_each_time_it_is_sent(h2: MockGPU, plugins: dict
     assert [request.body for request in h2.log.requests] == [b"abc", b"abc"]
 
 
-@pytest.mark.parametrize("one_shot", [False, True])
-def test_a_body_taken_in_vain_is_sent_whole_through_a_proxy(tmp_path: Path, one_shot: bool) -> None:
+@pytest.mark.parametrize("kind", ["file", "small chunks", "one long chunk"])
+def test_a_body_taken_in_vain_is_sent_whole_through_a_proxy(tmp_path: Path, kind: str) -> None:
     """Through a tunnel the engine asks what the server speaks while it takes the body already."""
     from netkit.testing.conformance._proxy import Proxy
 
@@ -349,9 +349,14 @@ def test_a_body_taken_in_vain_is_sent_whole_through_a_proxy(tmp_path: Path, one_
         session.verify = gpu.ca_file or True
         session.proxies = {"https": proxy.url}
         with path.open("rb") as file:
-            body: Any = iter([b"0123456789"] * 1000) if one_shot else file
-            assert session.post(f"{gpu.url}/upload", data=body).json()["size"] == 10_000
-        assert [request.body_size for request in gpu.log.requests] == [10_000]
+            bodies: dict[str, tuple[Any, int]] = {
+                "file": (file, 10_000),
+                "small chunks": (iter([b"0123456789"] * 1000), 10_000),
+                "one long chunk": (iter([b"x" * 3_000_000]), 3_000_000),
+            }
+            body, size = bodies[kind]
+            assert session.post(f"{gpu.url}/upload", data=body).json()["size"] == size
+        assert [request.body_size for request in gpu.log.requests] == [size]
 
 
 def test_a_session_that_is_dropped_closes_its_connections(h2: MockGPU) -> None:
@@ -376,6 +381,15 @@ def test_a_reader_may_drop_its_iterator_and_read_on(h2: MockGPU, caller: netkit.
     answer = caller.get(f"{h2.url}/bytes/1000", stream=True)
     assert len(next(answer.iter_content(10))) == 10
     assert len(answer.content) == 990
+
+
+def test_origins_that_could_not_be_reached_leave_nothing_behind(caller: netkit.Session) -> None:
+    for number in (1, 2, 3):
+        with pytest.raises(native.ConnectionError):
+            caller.get(f"https://127.0.0.1:{number}/")
+    port: Any = caller._netkit_wiring.edge._context.http2
+    known = port._negotiation
+    assert (known._locks, known._http1, known._http2) == ({}, {}, set())
 
 
 def test_a_refused_connection_is_no_timeout(caller: netkit.Session) -> None:
