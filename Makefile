@@ -5,8 +5,9 @@ BIN    := $(VENV)/bin
 WORKERS ?= 2
 READY  := $(VENV)/.netkit-ready
 
-# Variables that point TLS at a bundle of the machine would reach into tests that verify certificates.
-CLEAN  := env -u REQUESTS_CA_BUNDLE -u CURL_CA_BUNDLE -u SSL_CERT_FILE -u SSL_CERT_DIR \
+# Variables that point TLS at a bundle of the machine would reach into tests that verify certificates. Programs that
+# tests start would compile all they import anew if nothing may be written.
+CLEAN  := env -u PYTHONDONTWRITEBYTECODE -u REQUESTS_CA_BUNDLE -u CURL_CA_BUNDLE -u SSL_CERT_FILE -u SSL_CERT_DIR \
           -u HTTP_PROXY -u HTTPS_PROXY -u ALL_PROXY -u NO_PROXY -u http_proxy -u https_proxy -u all_proxy -u no_proxy
 
 .PHONY: demo test conformance check bench docs compat storm clean
