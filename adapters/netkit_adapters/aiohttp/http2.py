@@ -13,7 +13,7 @@ import math
 import ssl
 from collections.abc import Callable
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import aiohttp
 from aiohttp import ClientRequest, ClientTimeout, hdrs
@@ -40,6 +40,9 @@ if TYPE_CHECKING:
 __all__ = ["AiohttpHttp2", "Hop2"]
 
 _DEFAULT: Final = timeout_of(DEFAULT_TIMEOUT)
+
+_Way: TypeAlias = "tuple[ProxySpec | None, ssl.SSLContext | None, ssl.SSLContext | None]"
+"""Proxy, the caller's TLS settings, and the context that offers HTTP/2 under them."""
 
 
 class Hop2(H2Request, eq=False):
@@ -95,18 +98,10 @@ class AiohttpHttp2:
         place: Any = None if session is None else session._connector
         if not SUPPORTED or not is_stock(place) or not is_ordinary(req, session) or not is_unpatched():
             return None
-        proxy: ProxySpec | None = None
-        if req.proxy is not None:
-            proxy = proxy_of(req)
-            if proxy is None or scheme != "https":
-                return None
-        context: ssl.SSLContext | None = None
-        settings: ssl.SSLContext | None = None
-        if scheme == "https":
-            settings = tls_settings(req, place)
-            context = None if settings is None else self._offers.of(settings)
-            if context is None:
-                return None
+        way = self._way(req, place, scheme)
+        if way is None:
+            return None
+        proxy, settings, context = way
         body, size, replayable = _body(req, native)
         if body is NotImplemented:
             return None
@@ -136,6 +131,19 @@ class AiohttpHttp2:
             pool_timeout=timeout.pool,
             req=req,
         )
+
+    def _way(self, req: ClientRequest, place: Any, scheme: str) -> _Way | None:
+        """How a request gets to its server; None for what aiohttp has to do."""
+        proxy: ProxySpec | None = None
+        if req.proxy is not None:
+            proxy = proxy_of(req)
+            if proxy is None or scheme != "https":
+                return None
+        if scheme != "https":
+            return None, None, None
+        settings = tls_settings(req, place)
+        context = None if settings is None else self._offers.of(settings)
+        return None if context is None else (proxy, settings, context)
 
     async def exchange(self, engine: Engine, request: Request, target: H2Request) -> Response | None:
         assert isinstance(target, Hop2)
