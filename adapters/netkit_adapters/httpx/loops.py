@@ -139,7 +139,20 @@ class Loops:
                 await (guard.aclose() if guard is not None else transport.aclose())
             elif isinstance(key[1], asyncio.AbstractEventLoop) and guard is not None:
                 with contextlib.suppress(RuntimeError):  # it ended just now, and closed them
-                    asyncio.run_coroutine_threadsafe(guard.aclose(), key[1])
+                    key[1].call_soon_threadsafe(_close_soon, guard)
 
 
+def _close_soon(guard: AsyncGenerator[None]) -> None:
+    """In the loop of `guard`: only there is anything made that has to be awaited."""
+    closing = asyncio.get_running_loop().create_task(_close(guard))
+    _closings.add(closing)
+    closing.add_done_callback(_closings.discard)
+
+
+async def _close(guard: AsyncGenerator[None]) -> None:
+    with contextlib.suppress(RuntimeError):  # the loop, which ends, is closing it already
+        await guard.aclose()
+
+
+_closings: Final[set[asyncio.Task[None]]] = set()
 _left_behind: list[Any] = []
