@@ -9,10 +9,13 @@ Rules of this file:
 from __future__ import annotations
 
 import errno
+import inspect
 import logging
+import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from types import FunctionType
 from typing import Any, Final
 
 import msgspec
@@ -33,6 +36,8 @@ MAX_HOSTS: Final = 100
 BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 
 log = logging.getLogger("netkit.telemetry")
+
+_LOCKS: Final = (type(threading.Lock()), type(threading.RLock()))
 
 _lock = fork.lock()
 _seconds: Histogram | None = None
@@ -86,7 +91,9 @@ def _register() -> Histogram:
                 ("stack", "method", "host", "status"),
                 buckets=BUCKETS,
             )
-            REGISTRY.register(_Sessions())
+            sessions = _Sessions()
+            fork.register(sessions)
+            REGISTRY.register(sessions)
         return _seconds
 
 
@@ -109,6 +116,11 @@ def _serve(port: int) -> None:
 class _Sessions(Collector):
     """What the sessions of this process count, summed up by stack."""
 
+    def after_fork_in_child(self) -> None:
+        # prometheus_client leaves its mutexes as they were when another thread of the parent may have held them.
+        for mutex in _mutexes(REGISTRY, set()):
+            mutex._at_fork_reinit()
+
     def collect(self) -> Iterable[Metric]:
         totals = process.totals()
         for name, text in (
@@ -129,6 +141,26 @@ class _Sessions(Collector):
                 latency.add_metric([stack, quantile], getattr(total.latency, value))
         yield latency
         yield from _gauges()
+
+
+def _mutexes(thing: Any, seen: set[int]) -> Iterator[Any]:
+    """The locks in a registry, its metrics and their values; of values in files (PROMETHEUS_MULTIPROC_DIR) also the
+    one that their methods share."""
+    if isinstance(thing, _LOCKS):
+        yield thing
+    elif id(thing) not in seen:
+        seen.add(id(thing))
+        parts: list[Any] = []
+        if isinstance(thing, dict):
+            parts = [*thing, *thing.values()]
+        elif isinstance(thing, list | tuple):
+            parts = list(thing)
+        elif type(thing).__module__.partition(".")[0] == "prometheus_client":
+            methods = [each for each in vars(type(thing)).values() if isinstance(each, FunctionType)]
+            shared = [value for each in methods for value in inspect.getclosurevars(each).nonlocals.values()]
+            parts = [*vars(thing).values(), *(value for value in shared if isinstance(value, _LOCKS))]
+        for part in parts:
+            yield from _mutexes(part, seen)
 
 
 def _gauges() -> Iterable[Metric]:

@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import os
 import socket
 import ssl
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -377,3 +380,49 @@ def test_the_dashboard_asks_for_what_is_told(gpu: MockGPU) -> None:
     expressions = [target["expr"] for panel in json.loads(page)["panels"] for target in panel["targets"]]
     asked = {name for expression in expressions for name in re.findall(r"netkit_\w+", expression)}
     assert asked - told == set()
+
+
+FORKED = """
+import os, signal, sys, netkit, requests
+from prometheus_client import REGISTRY, Counter, generate_latest
+own = Counter("own_total", "the program's", ["label"])
+own.labels("x").inc()
+session = netkit.Session(plugins={"telemetry": {"prometheus": True}})
+session.get(sys.argv[1]).raise_for_status()
+from netkit_plugins.telemetry import prometheus
+child = prometheus._seconds.labels("requests", "GET", "127.0.0.1", "2xx")
+held = [prometheus._seconds._lock, REGISTRY._lock, own._lock]
+if len(sys.argv) > 2:
+    held += [next(iter(type(child._sum).inc.__closure__[n].cell_contents for n in range(9)
+        if hasattr(type(child._sum).inc.__closure__[n].cell_contents, "acquire")))]
+else:
+    held += [child._sum._lock, child._buckets[0]._lock, own.labels("x")._value._lock]
+for lock in held:
+    assert lock.acquire(timeout=1)
+pid = os.fork()
+if pid == 0:
+    signal.alarm(20)
+    session.get(sys.argv[1]).raise_for_status()
+    own.labels("x").inc()
+    told = generate_latest(REGISTRY).decode()
+    os._exit(0 if "own_total" in told and "netkit_requests_total" in told else 1)
+for lock in held:
+    lock.release()
+assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+session.close()
+"""
+
+
+@pytest.mark.parametrize("in_files", [False, True])
+def test_a_forked_child_is_not_kept_by_what_the_parent_was_counting(in_files: bool, tmp_path: Path) -> None:
+    environment = {**os.environ, **({"PROMETHEUS_MULTIPROC_DIR": str(tmp_path)} if in_files else {})}
+    with MockGPU(tls=False) as server:
+        done = subprocess.run(
+            [sys.executable, "-c", FORKED, f"{server.url}/health", *(["files"] if in_files else [])],
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+    assert done.returncode == 0, done.stderr
