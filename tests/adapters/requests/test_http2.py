@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import hashlib
 import io
 import random
 import threading
@@ -217,6 +218,32 @@ def test_rolling_goaways_lose_and_double_nothing(h2: MockGPU, caller: netkit.Ses
     assert {request.body_size for request in processed} == {200 * 1024}
     assert len({request.body_sha256 for request in processed}) == len(bodies)
     assert netkit.stats(caller).requests.retries == 0
+
+
+class OfItsOwn:
+    """A reader as programs write them: it gives what it has, whatever is asked, and ends as it likes."""
+
+    def __init__(self, end: bytes | str | None, pieces: list[Any]) -> None:
+        self.pieces = [*pieces, end]
+        self.asked: list[int] = []
+
+    def read(self, size: int = -1) -> Any:
+        self.asked.append(size)
+        return self.pieces.pop(0) if self.pieces else None
+
+
+@pytest.mark.parametrize("end", [b"", "", None])
+@pytest.mark.parametrize("pieces", [[], [b"same"], [b"same", b"same", b"same"], [b"a", bytearray(b"bc")]])
+def test_a_reader_of_the_programs_own_is_asked_as_urllib3_asks(
+    h2: MockGPU, caller: netkit.Session, end: bytes | str | None, pieces: list[Any]
+) -> None:
+    reader = OfItsOwn(end, list(pieces))
+    answer = caller.post(f"{h2.url}/upload", data=reader)
+    assert answer.raw.version == 20
+    assert answer.json()["size"] == sum(map(len, pieces))
+    assert h2.log.requests[-1].body_sha256 == hashlib.sha256(b"".join(pieces)).hexdigest()
+    assert len(reader.asked) == len(pieces) + 1
+    assert min(reader.asked) > 0
 
 
 def test_an_early_413_is_an_answer(h2: MockGPU, caller: netkit.Session) -> None:
