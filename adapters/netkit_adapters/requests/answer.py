@@ -107,12 +107,13 @@ def respond(exchange: SyncExchange, prepared: requests.PreparedRequest) -> Respo
 
 
 _NAMES: Final[dict[bytes, str]] = {}
-"""Header names that servers sent, as text. Bounded: a server that invents names is decoded each time."""
+"""Header names that servers sent, as text. Bounded in number and length: a server that invents names is decoded each
+time."""
 
 
 def _name(raw: bytes) -> str:
     name = raw.decode("latin-1")
-    if len(_NAMES) < 1024:
+    if len(_NAMES) < 1024 and len(raw) <= 64:
         _NAMES[raw] = name
     return name
 

@@ -17,7 +17,7 @@ from requests.structures import CaseInsensitiveDict
 from urllib3.exceptions import InsecureRequestWarning
 
 from netkit.errors import FailureKind, TransportError, Verdict
-from netkit.http2 import H2Request, Http1Only, Http2Options, SyncEngine
+from netkit.http2 import H2Request, Http1Only, Http2Options, SyncEngine, SyncExchange
 from netkit.http2.port import could_not_connect
 from netkit.http2.recorded import Recorded
 from netkit.http2.upload import LengthMismatch
@@ -114,13 +114,21 @@ class RequestsHttp2:
             target.body.forget()
         _, prepared, arguments = native.begin(request, opens_body=False)
         if target.connect.ssl is not None and not arguments.get("verify", True):
-            # urllib3 says so for each such request; a drop-in that kept silent would hide it.
-            warnings.warn(
-                f"Unverified HTTPS request is being made to host {target.connect.host!r}.",
-                InsecureRequestWarning,
-                stacklevel=2,
-            )
+            _warn_of_unverified(outcome, target)
         return respond(outcome, prepared)
+
+
+def _warn_of_unverified(outcome: SyncExchange, target: H2Request) -> None:
+    """urllib3 says so for each such request; a drop-in that kept silent would hide it."""
+    try:
+        warnings.warn(
+            f"Unverified HTTPS request is being made to host {target.connect.host!r}.",
+            InsecureRequestWarning,
+            stacklevel=2,
+        )
+    except Warning:  # as errors: nobody is left to read the answer
+        outcome.close()
+        raise
 
 
 def _leave_to_native(native: Exchange, request: Request, target: H2Request) -> None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from typing import Final
-from urllib.parse import urlsplit
 
 from netkit.errors import TransportError
+from netkit.urls import DEFAULT_PORTS, split_url
 
 __all__ = ["METHODS", "OTHER", "Few", "address_of", "error_type", "method_of", "operation_of"]
 
@@ -57,12 +57,11 @@ def error_type(error: BaseException) -> str:
 
 def address_of(url: str) -> tuple[str, int]:
     """Host and port of a URL, the scheme's own where it names none."""
-    parts = urlsplit(url)
-    try:
-        port = parts.port
-    except ValueError:
-        port = None
-    return parts.hostname or "", port or (443 if parts.scheme == "https" else 80)
+    scheme, _, authority, _ = split_url(url)
+    host, colon, port = authority.rpartition(":")
+    if not colon or "]" in port:
+        host, port = authority, ""
+    return host.strip("[]"), int(port) if port.isdecimal() else DEFAULT_PORTS.get(scheme, 80)
 
 
 def operation_of(url: str) -> str | None:

@@ -19,6 +19,7 @@ import requests
 from netkit_adapters.requests.errors import _causes
 from requests import exceptions as native
 from requests.adapters import HTTPAdapter
+from urllib3.exceptions import InsecureRequestWarning
 from urllib3.response import HTTPResponse
 
 import netkit
@@ -253,6 +254,16 @@ def test_an_early_413_is_an_answer(h2: MockGPU, caller: netkit.Session) -> None:
     assert caller.get(f"{h2.url}/echo").ok
     assert len({request.connection for request in h2.log.requests}) == 1
     assert netkit.stats(caller).requests.attempts == 2
+
+
+def test_a_warning_that_is_an_error_leaves_no_stream_open(h2: MockGPU, caller: netkit.Session) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(InsecureRequestWarning) as raised:
+            caller.get(f"{h2.url}/stream/100000?interval_ms=20", stream=True, verify=False)
+    h2.log.wait(lambda log: any(event.kind == "rst_received" for event in log.events))
+    assert netkit.stats(caller).http2.streams == 0
+    del raised
 
 
 @pytest.mark.parametrize("way", ["close", "timeout", "collected"])
