@@ -5,8 +5,9 @@ Rules of this file:
 - Chunks pass one by one, as the stack delivers them; nothing is gathered unless a layer asks for it by `read()`.
 - At the end of the body the native stream is closed first, then the end is told: who hears of it finds the
   connection free.
-- An abandoned response is found by the garbage collector, in any thread and under any lock: it is only noted and
-  released there, and ended before the client's next attempt. `on_release` callbacks must bear that.
+- An abandoned response is found by the garbage collector, in any thread and under any lock: its observers are told
+  there, as on every stack, since callers may wait for what they hold; its connection is closed before the client's
+  next attempt.
 """
 
 from __future__ import annotations
@@ -115,8 +116,8 @@ class NativeBody(ResponseBody):
     def __del__(self) -> None:
         if not self.ended:
             self._wiring.abandoned.append(self)
-            # Callers that wait for its place are let in at once: whoever goes on closes it first.
-            self.release()
+            # Callers that wait for what it holds are let in at once: whoever goes on closes it first.
+            self.end(BodyClosed("abandoned"))
 
 
 async def _fail(error: Exception) -> bytes:

@@ -101,7 +101,9 @@ def test_leaving_early(face: Face, gpu: MockGPU) -> None:
     assert stats(client).requests.errors == 0
 
 
-def test_an_abandoned_response_ends_before_the_next_call(face: Face, gpu: MockGPU, http: str) -> None:
+def test_an_abandoned_response_ends_at_once_and_is_closed_before_the_next_call(
+    face: Face, gpu: MockGPU, http: str
+) -> None:
     client, watch = watched(face, gpu)
 
     def abandon() -> None:
@@ -111,6 +113,8 @@ def test_an_abandoned_response_ends_before_the_next_call(face: Face, gpu: MockGP
     abandon()
     gc.collect()
     assert watch.released == 1
+    assert [type(end) for end in watch.ends] == [BodyClosed]
+    assert stats(client).requests.in_flight == 0
     if http == "2":
         # The server is told without waiting for a next call; the loop needs turns for it.
         face.wait(gpu, lambda log: log.requests[0].outcome == "client_reset")
@@ -123,8 +127,11 @@ def test_an_abandoned_response_ends_before_the_next_call(face: Face, gpu: MockGP
         gpu.log.wait(lambda log: log.requests[0].outcome == "client_left")
 
 
-def test_slots_of_abandoned_responses_come_back(face: Face, gpu: MockGPU) -> None:
-    client = face.client(gpu, plugins={"pool": {"max_connections": 1}}, timeout=face.native.Timeout(5, pool=1))
+@pytest.mark.parametrize(
+    "plugins", [{"pool": {"max_connections": 1}}, {"limit": {"concurrency": 1}}], ids=["pool", "limit"]
+)
+def test_slots_of_abandoned_responses_come_back(face: Face, gpu: MockGPU, plugins: dict[str, Any]) -> None:
+    client = face.client(gpu, plugins=plugins, timeout=face.native.Timeout(5, pool=1))
     for _ in range(3):
         face.run(client.send(client.build_request("POST", CHAT_PATH, json=CHAT), stream=True))
         gc.collect()
