@@ -106,7 +106,8 @@ class _ThreadEvent:
 
     def __init__(self) -> None:
         self._set = False
-        self._lock = threading.Lock()
+        # Entered again by a collector that runs inside it, ends a body, and so sets this very event.
+        self._lock = threading.RLock()
         self._waiters: list[threading.Lock] | None = None
         self._following: _ThreadEvent | None = None
         self._main_waits = False
@@ -158,25 +159,32 @@ class _ThreadEvent:
     def block(self, timeout: float | None, job: _Job | None = None) -> bool:
         """Wait in this thread; a `job` that is cancelled wakes early."""
         # One raw lock per waiter: a Condition would take its lock twice per wake-up and wakes in no fixed order.
+        following = None
         with self._lock:
             if self._set or (job is not None and job.cancelled):
                 return self._set
             waiter = threading.Lock()
             waiter.acquire()
-            if self._waiters is None:
-                self._waiters = []
-            self._waiters.append(waiter)
+            waiters = self._waiters or []
+            waiters.append(waiter)
+            self._waiters = waiters
             if threading.get_ident() == threading.main_thread().ident:
                 self._main_waits = True
             if job is not None:
                 job.waiter = waiter
+            collected = self.is_set()
+            if collected:
+                # By a collector, since the first look: nobody would wake this caller, and it has nothing to wait for.
+                self._waiters = None
+                following = self._followed()
         try:
-            waiter.acquire(timeout=-1 if timeout is None else min(max(0.0, timeout), threading.TIMEOUT_MAX))
+            if not collected:
+                waiter.acquire(timeout=-1 if timeout is None else min(max(0.0, timeout), threading.TIMEOUT_MAX))
         finally:
             with self._lock:
                 if self._waiters is not None and waiter in self._waiters:
                     self._waiters.remove(waiter)
-                following = self._followed() if self.is_set() else None
+                following = following or (self._followed() if self.is_set() else None)
             if following is not None:
                 following.set()
         return self._set

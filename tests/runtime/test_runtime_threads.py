@@ -29,6 +29,33 @@ def test_an_event_wakes_every_waiter() -> None:
     assert event.is_set()
 
 
+@pytest.mark.parametrize("listed", [True, False], ids=["after it is listed", "before it is listed"])
+def test_an_event_that_a_collector_sets_while_its_waiter_gets_ready(listed: bool) -> None:
+    event, follower = _ThreadEvent(), _ThreadEvent()
+    event.follow(follower)
+
+    class Waiters(list[Any]):
+        """Memory is taken when one more is listed: where a collection may begin, which ends a dropped response."""
+
+        def append(self, waiter: Any) -> None:
+            if listed:
+                super().append(waiter)
+            event.set()
+            if not listed:
+                super().append(waiter)
+
+        def __bool__(self) -> bool:
+            return True
+
+    event._waiters = Waiters()
+    seen: list[bool] = []
+    thread = threading.Thread(target=lambda: seen.append(run_sync(event.wait(10))), daemon=True)
+    thread.start()
+    thread.join(30)
+    assert seen == [True]
+    assert follower.is_set()
+
+
 def test_a_wait_that_times_out_leaves_nothing_behind() -> None:
     event = _ThreadEvent()
     for _ in range(5):

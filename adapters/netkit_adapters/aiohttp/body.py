@@ -125,6 +125,11 @@ class NativeBody(ResponseBody, BaseTimerContext):
         if not self.ended:
             self.end(BodyClosed("dropped before its end"))
 
+    def __del__(self) -> None:
+        # Where the response and this went in one cycle, nobody else tells.
+        if not self.ended:
+            self.end(BodyClosed("dropped before its end"))
+
     def follow(self, timer: BaseTimerContext) -> None:
         """Obey another clock from now on."""
         self._timer = timer

@@ -84,6 +84,11 @@ class NativeBody(ResponseBody):
         self._reference = weakref.ref(native)
         self._watched = False
 
+    def __del__(self) -> None:
+        # In a cycle the file below may be the first to go, and what stands on it then counts as closed already.
+        if not self.ended:
+            self.end(BodyClosed("dropped before its end"))
+
     @property
     def _native(self) -> requests.Response:
         native = self._reference()

@@ -61,7 +61,8 @@ class BalanceLayer:
         self._names = [each for each in self._addresses if resolves and not each.fixed]
         self._pick = PICKS[options.policy]
         self._random = Random()
-        self._lock = threading.Lock()
+        # Entered again by a collector that runs inside it and ends a body.
+        self._lock = threading.RLock()
         self._targets: dict[str, Target] = {}
         self._replicas: dict[str, Replica] = {}
         self._ejections = self._all_out = 0
@@ -71,7 +72,7 @@ class BalanceLayer:
     def after_fork_in_child(self) -> None:
         """The parent's calls under way are not this process's: where they end here too, they end with the replicas
         that they began with."""
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._random = Random()
         self._replicas = {key: replica.afresh() for key, replica in self._replicas.items()}
 
@@ -98,7 +99,7 @@ class BalanceLayer:
         response.extensions["endpoint"] = replica.key
         if response.status == 429 or response.status >= 500:
             response.extensions["other_endpoints"] = self._others_in(replica)
-        _Watch(self, replica, response, started).follow()
+        _Watch(self, replica, started).follow(response)
         return response
 
     # Choosing
@@ -215,19 +216,18 @@ def _newcomer(key: str, weight: float, calls_by_weight: float) -> Replica:
 
 
 class _Watch:
-    """Follows one answer to the end of its body."""
+    """Follows one answer to the end of its body. It does not hold the answer, which holds it."""
 
-    __slots__ = ("_failed", "_layer", "_replica", "_response", "_started")
+    __slots__ = ("_failed", "_layer", "_replica", "_started")
 
-    def __init__(self, layer: BalanceLayer, replica: Replica, response: Response, started: float) -> None:
+    def __init__(self, layer: BalanceLayer, replica: Replica, started: float) -> None:
         self._layer = layer
         self._replica = replica
-        self._response = response
         self._started = started
         self._failed: bool | None = False
 
-    def follow(self) -> None:
-        response, layer, replica = self._response, self._layer, self._replica
+    def follow(self, response: Response) -> None:
+        layer, replica = self._layer, self._replica
         if response.status == 429 or response.status >= 500:
             asked = requested_delay(response.headers, time.time()) if response.status in (429, 503) else None
             # Too many requests are the callers' doing: the replica is left alone for as long as it asked.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import socket
 import threading
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 
 import netkit
+from netkit.facade import edge_of
 from netkit.flow import run_sync
 from netkit.testing import MockGPU, conformance, faults
 from netkit.testing.conformance._bench import in_threads, run
@@ -432,3 +434,34 @@ def test_what_ends_in_a_forked_child_began_in_its_parent(three: list[MockGPU]) -
         assert (replica.pending, held.requests.in_flight) == (1, 1)
         response.close()
         assert [each.pending for each in netkit.stats(session).balance.endpoints.values()] == [0]
+
+
+@pytest.mark.parametrize("face", [face for face in FACES if face.stack != "aiohttp"], ids=str)
+def test_a_dropped_response_that_is_collected_while_a_replica_is_chosen(face: Any, three: list[MockGPU]) -> None:
+    """The collector may run inside of the choice: it ends the response there, which tells the balancer. (aiohttp's
+    own stream holds a response for as long as the server sends.)"""
+
+    async def scenario() -> int:
+        session = opened(face, three)
+        dropped = [await session.open_stream("GET", "http://service.test/stream/inf?interval_ms=1")]
+        layers = edge_of(session.native)._instances
+        (balancer,) = (layer for (name, _), layer in layers.items() if name == "balance")
+        pick = balancer._pick
+
+        def collecting(*arguments: Any) -> Any:
+            dropped.clear()
+            gc.collect()
+            return pick(*arguments)
+
+        balancer._pick = collecting
+        status: int = (await session.request("GET", "http://service.test/v1/models")).status
+        assert not dropped
+        assert [each.pending for each in netkit.stats(session.native).balance.endpoints.values()] == [0, 0, 0]
+        await session.close()
+        return status
+
+    seen: list[Any] = []
+    thread = threading.Thread(target=lambda: seen.append(run(face, scenario())), daemon=True)
+    thread.start()
+    thread.join(60)
+    assert seen == [200]
