@@ -14,6 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from requests.structures import CaseInsensitiveDict
+from urllib3 import connectionpool
 from urllib3.exceptions import InsecureRequestWarning
 
 from netkit.errors import FailureKind, TransportError, Verdict
@@ -114,17 +115,21 @@ class RequestsHttp2:
             target.body.forget()
         _, prepared, arguments = native.begin(request, opens_body=False)
         if target.connect.ssl is not None and not arguments.get("verify", True):
-            _warn_of_unverified(outcome, target)
+            _warn_of_unverified(outcome, str(target.connect.host))
         return respond(outcome, prepared)
 
 
-def _warn_of_unverified(outcome: SyncExchange, target: H2Request) -> None:
-    """urllib3 says so for each such request; a drop-in that kept silent would hide it."""
+def _warn_of_unverified(outcome: SyncExchange, host: str) -> None:
+    """urllib3 says so for each such request, in its own module's name, by which programs' filters know it; a drop-in
+    that kept silent would hide it."""
     try:
-        warnings.warn(
-            f"Unverified HTTPS request is being made to host {target.connect.host!r}.",
+        warnings.warn_explicit(
+            f"Unverified HTTPS request is being made to host {host!r}.",
             InsecureRequestWarning,
-            stacklevel=2,
+            filename=connectionpool.__file__,
+            lineno=connectionpool.HTTPSConnectionPool._validate_conn.__code__.co_firstlineno,
+            module=connectionpool.__name__,
+            registry=vars(connectionpool).setdefault("__warningregistry__", {}),
         )
     except Warning:  # as errors: nobody is left to read the answer
         outcome.close()

@@ -247,6 +247,24 @@ def test_a_reader_of_the_programs_own_is_asked_as_urllib3_asks(
     assert min(reader.asked) > 0
 
 
+def test_the_warning_of_an_unverified_server_is_urllib3s(h2: MockGPU) -> None:
+    def told(**wanted: Any) -> list[str]:
+        with netkit.Session(**wanted) as session, warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            session.trust_env = False
+            session.get(f"{h2.url}/echo", verify=False)
+            session.get(f"{h2.url}/echo", verify=False)
+        return [f"{each.category.__name__} {each.filename} {str(each.message)[:57]}" for each in caught]
+
+    ours = told()
+    assert ours == told(plugins={"http2": False})
+    assert len(ours) == 2
+    with netkit.Session() as session, warnings.catch_warnings():
+        warnings.filterwarnings("ignore", module="urllib3.connectionpool")
+        session.trust_env = False
+        assert session.get(f"{h2.url}/echo", verify=False).raw.version == 20
+
+
 def test_an_early_413_is_an_answer(h2: MockGPU, caller: netkit.Session) -> None:
     h2.script(faults.EarlyResponse())
     answer = caller.post(f"{h2.url}/upload", data=b"x" * 3_000_000, timeout=30)
