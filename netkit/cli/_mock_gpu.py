@@ -13,7 +13,7 @@ def run(arguments: list[str]) -> int:
     try:
         from netkit.testing.mock_gpu.command import main
 
-        main(arguments)
+        main(arguments, prog="netkit mock-gpu")
     except ModuleNotFoundError as error:
         raise missing_extra("mock-gpu", error, "testing") from error
     except ValueError as error:

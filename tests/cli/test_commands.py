@@ -269,6 +269,15 @@ def test_mock_gpu_serves_until_told_to_stop() -> None:
             process.kill()
 
 
+def test_mock_gpu_says_what_its_options_are(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["mock-gpu", "--help"]) == 0
+    told = " ".join(capsys.readouterr().out.split())
+    assert told.startswith("usage: netkit mock-gpu")
+    assert "--queue-size N Batches and streams that may wait" in told
+    assert "--http auto|1.1|2" in told
+    assert "--gpus N (1)" in told
+
+
 def test_mock_gpu_refuses_wrong_options_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["mock-gpu", "--gpus", "0"]) == 2
     assert capsys.readouterr().err.startswith("netkit: mock-gpu: gpus must be at least 1")
