@@ -11,6 +11,7 @@ from rich.text import Text
 from netkit.cli._applied import applied
 from netkit.cli._output import console, print_json, table, value_text
 from netkit.config import Config, Setting
+from netkit.errors import ConfigError
 from netkit.plugins import registry
 
 __all__ = ["settings_table", "show_settings"]
@@ -18,6 +19,8 @@ __all__ = ["settings_table", "show_settings"]
 
 def show_settings(file: str | None, *, url: str | None, as_json: bool, extra: Sequence[Setting] = ()) -> None:
     """Print the settings that a session made here would have; `extra` rows stand behind those of their table."""
+    if url is not None and not url.lower().startswith(("http://", "https://")):
+        raise ConfigError("arguments: --url must be http://HOST… or https://HOST…")
     config = Config.load(file)
     rows = merged(config.explain(registry(), url=url), extra)
     notes = applied(config)

@@ -100,6 +100,11 @@ def test_config_as_json_for_a_url(place: Path, capsys: pytest.CaptureFixture[str
     assert {"table": "", "key": "file", "value": file, "source": "read"} in rows
 
 
+def test_config_of_what_is_no_url(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["config", "--url", "gpu.example/v1"]) == 2
+    assert capsys.readouterr().err == "netkit: arguments: --url must be http://HOST… or https://HOST…\n"
+
+
 def test_config_of_another_file(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (place / "own.toml").write_text("retry = false")
     assert main(["config", "--json", "--config", "own.toml"]) == 0

@@ -60,9 +60,7 @@ def main(arguments: Sequence[str] | None = None, *, prog: str = "python -m netki
                 flag, action=argparse.BooleanOptionalAction, default=field.default, help=_help(field, said)
             )
         elif field.name == "settings":
-            parser.add_argument(
-                flag, type=_settings, default={}, help=f"{said[field.name]} For instance 3=100,4=65535"
-            )
+            parser.add_argument(flag, type=_settings, default={}, help="HTTP/2 SETTINGS by number: 3=100,4=65535")
         else:
             parser.add_argument(
                 flag,
@@ -75,8 +73,11 @@ def main(arguments: Sequence[str] | None = None, *, prog: str = "python -m netki
 
 
 def _said_of_fields() -> dict[str, str]:
-    """What stands below each field of Options."""
-    (body,) = ast.parse(inspect.getsource(Options)).body
+    """What stands below each field of Options; nothing where its source is not at hand."""
+    try:
+        (body,) = ast.parse(inspect.getsource(Options)).body
+    except OSError:
+        return {}
     assert isinstance(body, ast.ClassDef)
     said = {}
     for field, text in pairwise(body.body):
