@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import tomllib
 from pathlib import Path
@@ -45,7 +46,7 @@ def test_every_preset_has_its_row() -> None:
 
 def test_every_option_is_documented_where_it_is_declared() -> None:
     for options in (PictureOptions, ImageOptions):
-        documented = set(re.findall(r"^    (\w+):", options.__doc__ or "", re.MULTILINE))
+        documented = set(re.findall(r"^(\w+):", inspect.cleandoc(options.__doc__ or ""), re.MULTILINE))
         assert documented == set(options.__annotations__)
 
 

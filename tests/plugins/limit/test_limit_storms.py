@@ -29,7 +29,8 @@ class Server:
     def __init__(self, runtime: Any, seconds: float = 0.0) -> None:
         self._runtime = runtime
         self._seconds = seconds
-        self._lock = threading.Lock()
+        # Entered again where the collector ends a forgotten response inside of it.
+        self._lock = threading.RLock()
         self.order: list[Any] = []
         self.now = self.most = 0
 

@@ -27,7 +27,8 @@ class Server:
 
     def __init__(self, wait: Callable[[], Coroutine[Any, Any, None]]) -> None:
         self._wait = wait
-        self._lock = threading.Lock()
+        # Entered again where the collector ends a forgotten response inside of it.
+        self._lock = threading.RLock()
         self.now = self.most = self.total = 0
 
     async def send(self, request: Request) -> Response:
