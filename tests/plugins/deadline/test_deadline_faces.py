@@ -258,7 +258,7 @@ def test_the_second_leg_of_an_authentication_shares_it_too(face: Any, gpu: MockG
         await late(face, session.request("GET", gpu.url + "/private", auth=digest))
         assert seen(gpu, "/private") - before == 2
 
-    drive(face, gpu, scenario, total=0.25)
+    drive(face, gpu, scenario, total=0.8)
 
     async def patient(session: Any) -> None:
         for _ in range(2):
