@@ -27,16 +27,16 @@ Rules of this package:
 from __future__ import annotations
 
 import sys
-import threading
 from importlib import import_module
 from typing import Final
 
+from netkit import fork
 from netkit.patching._hook import ImportHook
 from netkit.patching._stacks import STACKS, Patch
 
 __all__ = ["install", "is_installed", "uninstall"]
 
-_lock: Final = threading.RLock()
+_lock: Final = fork.lock(reentrant=True)
 _patches: Final[dict[str, Patch]] = {}
 _hook: ImportHook | None = None
 

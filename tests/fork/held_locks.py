@@ -31,6 +31,7 @@ HOLDERS = (
     "/httpcore/",
     "/httpcore2/",
     "/pybreaker/",
+    "/urllib3/",
 )
 _BELOW = ("/threading.py", "/queue.py")
 """Where locks are made for somebody else, who counts."""

@@ -205,8 +205,12 @@ class RequestsPool:
             if connection.sock is not None:
                 connection.sock.close()
                 connection.sock = None
-        # The old pools' queues may be locked for ever by a thread that is not here: they are kept, never touched.
+        # The old pools are kept, never used. urllib3 empties their queues at exit, and a thread that is not here may
+        # have locked them.
         _left_behind.extend(self.pools)
+        for pool in self.pools:
+            if pool.pool is not None:
+                pool.pool.mutex._at_fork_reinit()  # type: ignore[attr-defined]
         self.pools, self.connections = weakref.WeakSet(), weakref.WeakSet()
         adopted, self._adopted = list(self._adopted), weakref.WeakSet()
         for adapter in adopted:

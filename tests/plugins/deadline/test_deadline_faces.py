@@ -44,7 +44,7 @@ def _redirect(exchange: Exchange) -> Any:
 
 def _private(exchange: Exchange) -> Any:
     async def answer() -> Answer:
-        await asyncio.sleep(0.15)
+        await asyncio.sleep(0.3)
         if any(name.lower() == "authorization" for name, _ in exchange.headers):
             return Answer.text("in")
         return Answer(401, [("www-authenticate", 'Digest realm="r", nonce="n", qop="auth"')], b"")
@@ -258,7 +258,7 @@ def test_the_second_leg_of_an_authentication_shares_it_too(face: Any, gpu: MockG
         await late(face, session.request("GET", gpu.url + "/private", auth=digest))
         assert seen(gpu, "/private") - before == 2
 
-    drive(face, gpu, scenario, total=0.8)
+    drive(face, gpu, scenario, total=0.5)
 
     async def patient(session: Any) -> None:
         for _ in range(2):
