@@ -10,7 +10,7 @@ import pytest
 
 from netkit.config import Config
 from netkit.errors import ConfigError, PluginError
-from netkit.plugins import DEFAULT_LAYERS, TRANSPORTS, Registry, registry
+from netkit.plugins import DEFAULT_LAYERS, TRANSPORTS, Registry
 
 from .conftest import Endpoint
 
@@ -270,15 +270,17 @@ def test_an_option_in_the_environment_does_not_undo_an_off(known: Registry, off:
 
 
 def test_explained_in_the_order_of_the_layers() -> None:
+    built_in = Registry(use_entry_points=False)
+
     def shown(config: Config) -> list[str]:
-        return [row.table for row in config.explain(registry()) if row.key == "on"]
+        return [row.table for row in config.explain(built_in) if row.key == "on"]
 
     assert shown(Config()) == [*DEFAULT_LAYERS, *TRANSPORTS]
     turned = Config.from_mapping({"layers": ["retry", "breaker"], "breaker": True, "pool": False})
     assert shown(turned)[:3] == ["retry", "breaker", "telemetry"]
     assert shown(turned)[-2:] == [*TRANSPORTS]
-    on = [row.table for row in turned.explain(registry()) if row.key == "on" and row.value]
-    assert on == names(turned, registry())
+    on = [row.table for row in turned.explain(built_in) if row.key == "on" and row.value]
+    assert on == names(turned, built_in)
 
 
 def test_explained_where_others_stand(known: Registry) -> None:
