@@ -1,6 +1,8 @@
 """One contender under one load, in a process of its own; prints one line of JSON.
 
 python -m tests.benchmarks.client --workload W1 --face netkit.Session --concurrency 32 --url https://… --ca ca.pem
+
+Peers have an environment without netkit: what they run (this module, workloads 1 to 4) imports none of it.
 """
 
 from __future__ import annotations
@@ -8,15 +10,17 @@ from __future__ import annotations
 import argparse
 import importlib
 import json
+import math
 import re
 import resource
 import subprocess
 import sys
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["Clock", "Load", "h2load"]
+__all__ = ["Clock", "Load", "h2load", "percentile"]
 
 MODULES = {
     "W1": "tests.benchmarks.w1_threads",
@@ -56,6 +60,12 @@ class Clock:
 def _cpu() -> float:
     usage = resource.getrusage(resource.RUSAGE_SELF)
     return usage.ru_utime + usage.ru_stime
+
+
+def percentile(values: Iterable[float], share: float) -> float:
+    """As `netkit.percentile`: nearest rank, 0.0 of nothing."""
+    ordered = sorted(values)
+    return ordered[max(0, math.ceil(round(share * len(ordered), 6)) - 1)] if ordered else 0.0
 
 
 def h2load(load: Load, body: bytes | None = None) -> dict[str, Any]:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import importlib
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
+import netkit.percentile
 from tests.benchmarks.cases import Case, Goal
-from tests.benchmarks.client import MODULES
+from tests.benchmarks.client import MODULES, percentile
 from tests.benchmarks.harness import Outcome, judge
 
 
@@ -50,3 +54,20 @@ def test_a_round_with_errors_makes_no_ratio() -> None:
     assert errors.value is not None
     assert errors.value.high == 9
     assert errors.met is False
+
+
+def test_what_peers_run_needs_no_netkit() -> None:
+    """Their environment has none: it would leave every one of them out."""
+    modules = ["tests.benchmarks.client", *(MODULES[workload] for workload in ("W1", "W2", "W3", "W4"))]
+    program = f"import importlib, sys; sys.modules['netkit'] = None; [importlib.import_module(m) for m in {modules}]"
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=Path(__file__).parents[2], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 7, 99, 100, 101])
+def test_ranks_are_those_of_netkit(count: int) -> None:
+    values = [float(7 * number % 101) for number in range(count)]
+    for share in (0.0, 0.07, 0.5, 0.99, 1.0):
+        assert percentile(values, share) == netkit.percentile.percentile(values, share)

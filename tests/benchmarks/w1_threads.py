@@ -6,9 +6,8 @@ import threading
 import time
 from typing import Any
 
-from netkit.percentile import percentile
 from tests.benchmarks.cases import Case, Goal
-from tests.benchmarks.client import Clock, Load
+from tests.benchmarks.client import Clock, Load, percentile
 from tests.benchmarks.faces import open_sync
 
 TITLE = "W1 small JSON POST over TLS, threads (CPU µs per request)"

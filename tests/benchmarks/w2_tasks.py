@@ -6,9 +6,8 @@ import asyncio
 import time
 from typing import Any
 
-from netkit.percentile import percentile
 from tests.benchmarks.cases import Case, Goal
-from tests.benchmarks.client import Clock, Load, h2load
+from tests.benchmarks.client import Clock, Load, h2load, percentile
 from tests.benchmarks.faces import open_async
 
 TITLE = "W2 small JSON POST over TLS, asyncio tasks (CPU µs per request)"

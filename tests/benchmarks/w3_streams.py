@@ -6,9 +6,8 @@ import asyncio
 import time
 from typing import Any
 
-from netkit.percentile import percentile
 from tests.benchmarks.cases import Case, Goal
-from tests.benchmarks.client import Clock, Load
+from tests.benchmarks.client import Clock, Load, percentile
 from tests.benchmarks.faces import open_async
 
 TITLE = "W3 token streams, 100 events 10 ms apart, cold start (CPU µs per event; ms to the first event)"
