@@ -162,17 +162,18 @@ def _instances(original: type, ours: type) -> list[Any]:
     return list(found.values())
 
 
-def _objects() -> Iterator[Any]:
+def _objects() -> list[Any]:
     """What the garbage collector knows. `gc.freeze()`, of servers that load before they fork, hides from it all that
-    there was; then also what any module leads to."""
-    yield from gc.get_objects()
-    if gc.get_freeze_count():
-        level: list[Any] = list(sys.modules.values())
-        seen = {id(thing): thing for thing in level}
-        while level:
-            around, level = gc.get_referents(*level), []
-            for thing in around:
-                if id(thing) not in seen and gc.is_tracked(thing):
-                    seen[id(thing)] = thing
-                    level.append(thing)
-            yield from level
+    there was: that is shown for a moment, in which nothing is collected, and frozen again, with what came since."""
+    if not gc.get_freeze_count():
+        return gc.get_objects()
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        gc.unfreeze()
+        found = gc.get_objects()
+        gc.freeze()
+    finally:
+        if collects:
+            gc.enable()
+    return found
