@@ -154,12 +154,7 @@ def _derived(original: type, ours: type) -> Iterator[type]:
 def _instances(original: type, ours: type) -> list[Any]:
     """The stack's own sessions that are alive, those of derived classes included."""
     # By type, not isinstance: proxies (werkzeug's) answer that with what they stand for, or raise.
-    found = {
-        id(thing): thing
-        for thing in _objects()
-        if issubclass(type(thing), original) and not issubclass(type(thing), ours)
-    }
-    return list(found.values())
+    return [thing for thing in _objects() if issubclass(type(thing), original) and not issubclass(type(thing), ours)]
 
 
 def _objects() -> list[Any]:

@@ -127,8 +127,7 @@ class NativeBody(ResponseBody, BaseTimerContext):
 
     def __del__(self) -> None:
         # Where the response and this went in one cycle, nobody else tells.
-        if not self.ended:
-            self.end(BodyClosed("dropped before its end"))
+        self._dropped(None)
 
     def follow(self, timer: BaseTimerContext) -> None:
         """Obey another clock from now on."""

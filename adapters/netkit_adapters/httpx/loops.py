@@ -21,6 +21,8 @@ import weakref
 from collections.abc import AsyncGenerator
 from typing import TYPE_CHECKING, Any, Final
 
+from netkit.runtime import Asyncio
+
 if TYPE_CHECKING:
     from netkit_adapters.httpx.pool import HttpcorePool
 
@@ -144,9 +146,7 @@ class Loops:
 
 def _close_soon(guard: AsyncGenerator[None]) -> None:
     """In the loop of `guard`: only there is anything made that has to be awaited."""
-    closing = asyncio.get_running_loop().create_task(_close(guard))
-    _closings.add(closing)
-    closing.add_done_callback(_closings.discard)
+    _runtime.spawn(_close(guard), name="pool-close")
 
 
 async def _close(guard: AsyncGenerator[None]) -> None:
@@ -154,5 +154,5 @@ async def _close(guard: AsyncGenerator[None]) -> None:
         await guard.aclose()
 
 
-_closings: Final[set[asyncio.Task[None]]] = set()
+_runtime: Final = Asyncio()
 _left_behind: list[Any] = []
